@@ -1,0 +1,84 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one place that imports what is not in the standard library or ansible-core.
+
+Ansible loads plugin files to read their documentation, also where these packages are not
+installed; so the imports are guarded, and C(require()) says in one line what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+MISSING: dict[str, ImportError] = {}
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+else:
+    try:
+        from pydantic import (
+            BaseModel,
+            BeforeValidator,
+            ConfigDict,
+            Field,
+            ValidationError,
+            field_validator,
+            model_validator,
+        )
+    except ImportError as exc:
+        MISSING["pydantic>=2.6"] = exc
+
+        class BaseModel:
+            """Stands in so that the modules which declare models can be imported."""
+
+        class ValidationError(ValueError):
+            """Stands in for pydantic's error."""
+
+        def BeforeValidator(*args: Any, **kwargs: Any) -> Any:
+            return None
+
+        def ConfigDict(**kwargs: Any) -> Any:
+            return kwargs
+
+        def Field(*args: Any, **kwargs: Any) -> Any:
+            return None
+
+        def field_validator(*args: Any, **kwargs: Any) -> Any:
+            return lambda function: function
+
+        def model_validator(*args: Any, **kwargs: Any) -> Any:
+            return lambda function: function
+
+
+try:
+    import openpyxl
+except ImportError as exc:
+    openpyxl = None  # type: ignore[assignment]
+    MISSING["openpyxl>=3.1"] = exc
+
+
+def require(*names: str) -> None:
+    """Raise ImportError naming all missing packages among C(names) (all known ones if none is given).
+
+    The text is meant for the user: action plugins turn it into their failure message.
+    """
+    missing = [spec for spec in MISSING if not names or spec.split(">=")[0] in names]
+    if missing:
+        raise ImportError(
+            f"Python on the controller lacks {', '.join(missing)}: run `pip install {' '.join(repr(m) for m in missing)}`"
+        )
+
+
+__all__ = [
+    "MISSING",
+    "BaseModel",
+    "BeforeValidator",
+    "ConfigDict",
+    "Field",
+    "ValidationError",
+    "field_validator",
+    "model_validator",
+    "openpyxl",
+    "require",
+]
