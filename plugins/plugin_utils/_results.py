@@ -1,0 +1,271 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The model of C(results.json): the single home of its names, types and units.
+
+Names ending in C(_us) are microseconds, C(_ms) milliseconds, C(_gbps) 10^9 bytes a second; ratios lie in 0..1.
+C(None) means "not measured" or "undefined", never zero. Definitions are in C(docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from ansible_collections.aorta.automation.plugins.plugin_utils._deps import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json, write_json
+
+SCHEMA_VERSION = 1
+FILE_NAME = "results.json"
+
+
+class _Strict(BaseModel):
+    """Nothing unknown, no conversion of types, no NaN or infinity."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Engine(_Strict):
+    """Who measured."""
+
+    name: Literal["native", "tracelens"]
+    version: str
+
+
+class World(_Strict):
+    """The ranks: C(ranks) are those with results, ascending; C(missing_ranks) those expected but without."""
+
+    num_nodes: int | None
+    num_ranks: int
+    ranks: list[int]
+    missing_ranks: list[int]
+
+
+class Timeline(_Strict):
+    """Where the time of a window went: lengths of unions of intervals, in microseconds."""
+
+    total: float
+    busy: float
+    idle: float
+    computation: float
+    communication: float
+    exposed_communication: float
+    memcpy: float
+    exposed_memcpy: float
+
+
+class Ratios(_Strict):
+    """Shares of C(total); C(overlap) is the share of communication hidden by computation."""
+
+    compute: float | None
+    communication: float | None
+    exposed_communication: float | None
+    overlap: float | None
+    idle: float | None
+
+
+class Iterations(_Strict):
+    """Statistics of the host-side ProfilerStep windows; C(std_ms) is the sample deviation, null for one step."""
+
+    count: int
+    mean_ms: float
+    median_ms: float
+    std_ms: float | None
+    min_ms: float
+    max_ms: float
+    p95_ms: float
+    durations_ms: list[float]
+
+
+class KernelCounts(_Strict):
+    """Number of GPU events in each bucket."""
+
+    computation: int
+    communication: int
+    memcpy: int
+
+
+class RankResult(_Strict):
+    """What one rank's trace says; C(trace) is the file's path below the trace directory (the first of several)."""
+
+    rank: int
+    node: str | None
+    local_rank: int | None
+    gpu: str | None
+    trace: str | None
+    timeline_us: Timeline | None
+    ratios: Ratios
+    iterations: Iterations | None
+    kernel_counts: KernelCounts | None
+
+
+class Summary(_Strict):
+    """Means over the ranks that have the figure; C(time_variance_ratio) is sample std / mean of mean iterations."""
+
+    avg_iteration_ms: float | None
+    avg_compute_ratio: float | None
+    avg_communication_ratio: float | None
+    avg_exposed_communication_ratio: float | None
+    avg_overlap_ratio: float | None
+    avg_idle_ratio: float | None
+    time_variance_ratio: float | None
+
+
+class Step(_Strict):
+    """The timeline of one ProfilerStep window of one rank; null where the rank has no GPU events."""
+
+    rank: int
+    step: int
+    timeline_us: Timeline | None
+
+
+class Collective(_Strict):
+    """One collective over the ranks that recorded it, on one common clock.
+
+    C(ranks) recorded it, C(missing_ranks) should have and did not. C(bytes) is the full message
+    (output for all-gather, input for all others). Skews need two ranks, bandwidths a known size and class.
+    """
+
+    group: str | None
+    group_ranks: list[int] | None
+    seq: int | None
+    name: str | None
+    dtype: str | None
+    in_elements: int | None
+    out_elements: int | None
+    bytes: int | None
+    ranks: list[int]
+    missing_ranks: list[int]
+    min_duration_us: float
+    arrival_skew_us: float | None
+    end_skew_us: float | None
+    first_rank: int | None
+    last_rank: int | None
+    algbw_gbps: float | None
+    busbw_gbps: float | None
+
+
+class Straggler(_Strict):
+    """A rank's part in C(collectives) matched collectives (those with at least two ranks)."""
+
+    rank: int
+    node: str | None
+    collectives: int
+    times_last: int
+    times_first: int
+    wait_us: float
+    made_others_wait_us: float
+
+
+class Kernel(_Strict):
+    """GPU time by name; C(rank) null = over all ranks. C(share) is of the sum of all GPU events' durations."""
+
+    rank: int | None
+    name: str
+    category: Literal["computation", "communication", "memcpy"]
+    calls: int
+    total_us: float
+    mean_us: float
+    share: float | None
+
+
+class Note(_Strict):
+    """A warning: C(code) is a contract, C(message) is for people."""
+
+    code: str
+    message: str
+    rank: int | None = None
+    file: str | None = None
+    count: int | None = None
+
+
+class Problem(_Strict):
+    """An error; C(byte) is the position in the uncompressed text (in the file for damaged compression)."""
+
+    code: str
+    message: str
+    rank: int | None = None
+    file: str | None = None
+    byte: int | None = None
+
+
+class Source(_Strict):
+    """A file that was read, so that an unchanged set need not be read again."""
+
+    rank: int | None
+    file: str
+    bytes: int
+    sha256: str
+    mtime_ns: int
+
+
+class Results(_Strict):
+    """The whole of C(results.json), schema version 1."""
+
+    schema_version: Literal[1] = 1
+    status: Literal["ok", "partial", "error"]
+    run_id: str | None = None
+    created: str
+    engine: Engine
+    world: World
+    per_rank: list[RankResult] = Field(default_factory=list)
+    summary: Summary
+    steps: list[Step] = Field(default_factory=list)
+    collectives: list[Collective] = Field(default_factory=list)
+    stragglers: list[Straggler] = Field(default_factory=list)
+    clock_offsets_us: dict[str, float] = Field(default_factory=dict)
+    top_kernels: list[Kernel] = Field(default_factory=list)
+    warnings: list[Note] = Field(default_factory=list)
+    errors: list[Problem] = Field(default_factory=list)
+    trace_dir: str | None = None
+    sources: list[Source] = Field(default_factory=list)
+    analysis: dict[str, Any] = Field(default_factory=dict)
+    reused_from: str | None = None
+
+
+def save_results(results: Results, path: str | os.PathLike[str]) -> None:
+    """Write C(results) to C(path), atomically, as strict JSON; keys of notes that do not apply are left out."""
+    data = results.model_dump(mode="json")
+    for key in ("warnings", "errors"):
+        data[key] = [{name: value for name, value in entry.items() if value is not None} for entry in data[key]]
+    write_json(path, data)
+
+
+def load_results(path: str | os.PathLike[str]) -> Results:
+    """Read and check a C(results.json). Raises OSError, or ValueError naming the file and what is wrong in it."""
+    data = read_json(path)
+    try:
+        return Results.model_validate(data)
+    except ValidationError as exc:
+        problems = [f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}" for error in exc.errors()]
+        more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
+        raise ValueError(f"{path}: not a results file of this version: {'; '.join(problems[:5])}{more}") from exc
+
+
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA_VERSION",
+    "Collective",
+    "Engine",
+    "Iterations",
+    "Kernel",
+    "KernelCounts",
+    "Note",
+    "Problem",
+    "RankResult",
+    "Ratios",
+    "Results",
+    "Source",
+    "Step",
+    "Straggler",
+    "Summary",
+    "Timeline",
+    "World",
+    "load_results",
+    "save_results",
+]
