@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 MISSING: dict[str, ImportError] = {}
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+    from pydantic import (
+        BaseModel,
+        BeforeValidator,
+        ConfigDict,
+        Field,
+        ValidationError,
+        field_validator,
+        model_validator,
+    )
 else:
     try:
         from pydantic import (
@@ -66,7 +74,8 @@ def require(*names: str) -> None:
     missing = [spec for spec in MISSING if not names or spec.split(">=")[0] in names]
     if missing:
         raise ImportError(
-            f"Python on the controller lacks {', '.join(missing)}: run `pip install {' '.join(repr(m) for m in missing)}`"
+            f"Python on the controller lacks {', '.join(missing)}: "
+            f"run `pip install {' '.join(repr(item) for item in missing)}`"
         )
 
 

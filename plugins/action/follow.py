@@ -1,0 +1,183 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Follows a step on all hosts from one worker (see the documentation of the module)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible_collections.aorta.automation.plugins.plugin_utils import _follow, _manifest
+
+# AWX shows about the first KiB of an event, so lines are printed in pieces of that size
+PRINT_CHARACTERS = 1000
+LINE_CHARACTERS = 400
+ALIVE = "-o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+
+
+class Printer:
+    """Prints lines with the host before them, many in one call, as C(stream) says."""
+
+    def __init__(self, display: Any, stream: str, hosts: list[str]) -> None:
+        self.display = display
+        self.every = 0 if stream == "quiet" else 1 if stream == "all" else int(stream)
+        self.width = max(map(len, hosts))
+        self.seen: dict[str, int] = {}
+
+    def __call__(self, host: str, lines: list[str]) -> None:
+        first = self.seen.get(host, 0)
+        self.seen[host] = first + len(lines)
+        if not self.every:
+            return
+        block: list[str] = []
+        size = 0
+        for number, line in enumerate(lines, first):
+            if number % self.every:
+                continue
+            text = f"[{host}]{' ' * (self.width - len(host))} {printable(line)}"
+            if block and size + len(text) > PRINT_CHARACTERS:
+                self.display.display("\n".join(block))
+                block, size = [], 0
+            block.append(text)
+            size += len(text)
+        if block:
+            self.display.display("\n".join(block))
+
+
+def printable(line: str) -> str:
+    """A line without what could play tricks with a terminal; a very long one is cut, with a note."""
+    line = line.rpartition("\r")[2]  # progress bars redraw their line
+    text = "".join(c if c.isprintable() or c == "\t" else "�" for c in line[:LINE_CHARACTERS])
+    return text if len(line) <= LINE_CHARACTERS else f"{text} … ({len(line)} characters, all in the log file)"
+
+
+class ActionModule(ActionBase):
+    """Entry point."""
+
+    _requires_connection = False
+    _supports_check_mode = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        _validated, args = self.validate_argument_spec(
+            argument_spec={
+                "run_dir": {"type": "path", "required": True},
+                "step": {"type": "str", "required": True},
+                "phase": {"type": "str", "default": "run"},
+                "runtime": {"type": "str", "choices": ["docker", "process"], "required": True},
+                "directories": {"type": "dict", "required": True},
+                "container": {"type": "str"},
+                "timeout": {"type": "int", "required": True},
+                "stream": {"type": "str", "default": "all"},
+                "unreachable_grace": {"type": "int", "default": 60},
+                "interval": {"type": "float", "default": 0.5},
+            },
+            required_if=[("runtime", "docker", ["container"])],
+        )
+        container = str(args["container"]) if args["runtime"] == "docker" else None
+        targets = [
+            self._target(str(host), str(directory), container, task_vars)
+            for host, directory in args["directories"].items()
+        ]
+        if not targets:
+            raise AnsibleActionFail("follow: no hosts were given")
+        run_dir, step, started = Path(str(args["run_dir"])), str(args["step"]), time.monotonic()
+        stop = _Interrupt()
+        try:
+            hosts = _follow.follow(
+                targets,
+                step,
+                run_dir / "logs",
+                timeout=int(args["timeout"]),
+                grace=int(args["unreachable_grace"]),
+                interval=float(args["interval"]),
+                emit=Printer(self._display, str(args["stream"]), [t.name for t in targets]),
+                interrupted=stop.reason,
+            )
+        except _follow.StepFailed as exc:
+            failure = exc.failure
+            _manifest.update(
+                run_dir,
+                lambda m: _manifest.set_failure(
+                    m,
+                    str(args["phase"]),
+                    failure.reason,
+                    failure.message,
+                    host=failure.host,
+                    rank=failure.rank,
+                    exit_code=failure.exit_code,
+                    log_tail=failure.log_tail,
+                ),
+            )
+            shown = "\n".join(f"  | {printable(line)}" for line in failure.log_tail[-12:])
+            log = run_dir / "logs" / f"{_follow.safe_name(failure.host)}.log"
+            raise AnsibleActionFail(f"{failure.message}\n{shown}\n  (the whole log: {log})") from None
+        finally:
+            stop.restore()
+        result.update(hosts=hosts, seconds=round(time.monotonic() - started, 1))
+        return result
+
+    def _target(self, host: str, directory: str, container: str | None, task_vars: Mapping[str, Any]) -> _follow.Target:
+        """A connection of its own to one host, made the way the task executor makes it."""
+        variables = task_vars["hostvars"][host]
+        name = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
+        if name == "smart":
+            name = "ssh"
+        play_context = self._play_context.copy()
+        play_context.remote_addr = str(variables.get("ansible_host", host))
+        connection = self._shared_loader_obj.connection_loader.get(name, play_context, task_uuid=self._task._uuid)
+        if connection is None:
+            raise AnsibleActionFail(f"{host}: there is no connection plugin {name}")
+        wanted = C.config.get_plugin_vars("connection", connection._load_name)
+        options = {key: variables[key] for key in wanted if key in variables}
+        if name.rpartition(".")[2] == "ssh":
+            # A host that freezes must not hold the follower for ever, whatever ansible.cfg is in force.
+            extra = " ".join(filter(None, [str(options.get("ansible_ssh_extra_args", "")), ALIVE]))
+            options["ansible_ssh_extra_args"] = extra
+        connection.set_options(var_options=options)
+
+        def shell(command: str) -> tuple[int, bytes, bytes]:
+            try:
+                code, out, err = connection.exec_command(f"/bin/sh -c {shlex.quote(command)}", sudoable=False)
+            except AnsibleConnectionFailure as exc:
+                raise OSError(str(exc)) from exc
+            except AnsibleError as exc:
+                raise OSError(str(exc)) from exc
+            return code, out, err
+
+        sudo = boolean(variables.get("ansible_become", False), strict=False) or bool(self._task.become)
+        return _follow.Target(host, shell, directory, container, sudo)
+
+
+class _Interrupt:
+    """Notices that the run has to stop: a signal, or a main process that is gone."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+        self._signal: int | None = None
+        self._old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _note(self, number: int, _frame: Any) -> None:
+        self._signal = number
+
+    def reason(self) -> str | None:
+        if self._signal is not None:
+            return f"{signal.Signals(self._signal).name} received"
+        if os.getppid() != self._parent:
+            return "ansible-playbook is gone"
+        return None
+
+    def restore(self) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,42 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Labels, paths and process facts that the host-side modules and the follower agree on."""
+
+from __future__ import annotations
+
+import os
+
+LABEL = "org.aorta.automation"
+STATE_FILE = "state.json"
+LOG_FILE = "log"
+HEARTBEAT_FILE = "heartbeat"
+# A run whose follower has not been heard of for this long has no controller any more.
+STALE_AFTER_SECONDS = 90
+
+
+def process_start_time(pid):
+    """Start time of process C(pid) in clock ticks since boot, None when there is none.
+
+    Together with the pid it names one process for ever (pids are used again). A zombie counts as gone.
+    """
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == b"Z" else int(fields[19])
+
+
+def is_alive(state):
+    """Whether the process that a step's state file describes still runs."""
+    pid = state.get("pid")
+    return bool(pid) and process_start_time(pid) == state.get("start_time")
+
+
+def seconds_since(path, now):
+    """Age of a file in seconds, None when it does not exist."""
+    try:
+        return now - os.stat(path).st_mtime
+    except OSError:
+        return None

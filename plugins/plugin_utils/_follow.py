@@ -1,0 +1,372 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The follower's core: watches one step on many hosts, through whatever runs a shell command there.
+
+It knows neither Ansible nor ssh: a host is given as a function that runs a command and returns
+(exit code, stdout, stderr) or raises OSError when the host can't be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import shlex
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.aorta.automation.plugins.module_utils import _host
+
+Shell = Callable[[str], tuple[int, bytes, bytes]]
+
+PIECE_BYTES = 1 << 20
+TAIL_LINES = 40
+ENGINE_PATIENCE_SECONDS = 10
+# torch.distributed.elastic's report: the first failure, then "rank      : 5 (local_rank: 1)"
+ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+)", re.DOTALL)
+
+
+@dataclass
+class Target:
+    """One host to follow."""
+
+    name: str
+    shell: Shell
+    directory: str
+    container: str | None = None
+    sudo: bool = False
+
+
+@dataclass
+class State:
+    """What the runtime says of a step; times are as the runtime gives them."""
+
+    status: str  # running | exited | missing | unknown
+    exit_code: int | None = None
+    oom: bool = False
+    timed_out: bool = False
+    error: str = ""
+    started: str | None = None
+    finished: str | None = None
+
+
+@dataclass
+class Failure:
+    """The first failure of a step."""
+
+    host: str
+    reason: str
+    message: str
+    exit_code: int | None = None
+    rank: int | None = None
+    log_tail: list[str] = field(default_factory=list)
+
+
+class StepFailed(Exception):
+    """The step did not end well; the other hosts have been told to stop."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def poll_command(target: Target, offset: int) -> str:
+    """A shell command that prints the state, the size of the log, then the log from C(offset) on.
+
+    The state is read before the log: when it says that the step has ended, the log is complete.
+    """
+    directory = shlex.quote(target.directory)
+    if target.container is not None:
+        docker = f"{'sudo -n ' if target.sudo else ''}timeout {ENGINE_PATIENCE_SECONDS} docker"
+        state = f"{docker} inspect --type container --format '{{{{json .State}}}}' {shlex.quote(target.container)} 2>&1"
+    else:
+        state = f"cat {_host.STATE_FILE} 2>&1"
+    return (
+        f"cd {directory} || exit 9; : > {_host.HEARTBEAT_FILE}; "
+        f"s=$({state}); printf '%s %s\\n' \"$?\" \"$(printf %s \"$s\" | tr '\\n' ' ')\"; "
+        f"if [ -f {_host.LOG_FILE} ]; then wc -c < {_host.LOG_FILE}; "
+        f"tail -c +{offset + 1} {_host.LOG_FILE} | head -c {PIECE_BYTES}; else echo 0; fi"
+    )
+
+
+def stop_command(target: Target) -> str:
+    """A shell command that ends the step on its host."""
+    if target.container is not None:
+        return f"{'sudo -n ' if target.sudo else ''}timeout 40 docker stop -t 10 {shlex.quote(target.container)}"
+    # the state file names the process group; the supervisor notes the end
+    return (
+        f"cd {shlex.quote(target.directory)} && "
+        f'p=$(sed -n \'s/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p\' {_host.STATE_FILE}) && [ -n "$p" ] && '
+        f'kill -TERM -- "-$p" 2>/dev/null; i=0; while [ $i -lt 50 ] && kill -0 -- "-$p" 2>/dev/null; '
+        f'do sleep 0.2; i=$((i+1)); done; kill -KILL -- "-$p" 2>/dev/null; true'
+    )
+
+
+def parse_poll(target: Target, output: bytes) -> tuple[State, int, bytes]:
+    """State, size of the log and new bytes, from what C(poll_command) printed.
+
+    Raises OSError when the engine does not answer (that is a host out of reach, not a failed step).
+    """
+    head, _newline, rest = output.partition(b"\n")
+    size_text, _newline, data = rest.partition(b"\n")
+    code_text, _space, text = head.decode("utf-8", "replace").partition(" ")
+    if not code_text.isdigit() or not size_text.strip().isdigit():
+        raise OSError(f"unexpected answer {output[:200]!r}")
+    size = int(size_text)
+    code = int(code_text)
+    if target.container is None:
+        return (_process_state(text) if code == 0 else State("missing", error=text)), size, data
+    if code == 0:
+        return _container_state(text), size, data
+    if "no such" in text.lower():
+        return State("missing", error=text.strip()), size, data
+    what = "did not answer in time" if code == 124 else text.strip()
+    raise OSError(f"the Docker engine: {what}")
+
+
+def _process_state(text: str) -> State:
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return State("unknown")
+    return State(
+        status=record["status"],
+        exit_code=record["exit_code"],
+        timed_out=record["timed_out"],
+        started=str(record["started"]),
+        finished=str(record["finished"]) if record["finished"] else None,
+    )
+
+
+def _container_state(text: str) -> State:
+    record = json.loads(text)
+    ended = record["Status"] in ("exited", "dead")
+    code = int(record["ExitCode"])
+    return State(
+        status="exited" if ended else "running",
+        exit_code=code if ended else None,
+        oom=bool(record.get("OOMKilled")),
+        timed_out=ended and code == 124,  # coreutils' timeout, which wraps the command
+        error=record.get("Error") or "",
+        started=record.get("StartedAt"),
+        finished=record.get("FinishedAt") if ended else None,
+    )
+
+
+class HostFollower(threading.Thread):
+    """Polls one host; hands over complete lines and keeps the log file."""
+
+    def __init__(self, target: Target, log_path: Path, interval: float, lines: queue.Queue[tuple[str, list[str]]]):
+        super().__init__(name=f"follow {target.name}", daemon=True)
+        self.target = target
+        self.interval = interval
+        self.lines = lines
+        self.log_path = log_path
+        self.state = State("unknown")
+        self.done = threading.Event()
+        self.stop_asked = threading.Event()
+        self.last_contact = time.monotonic()
+        self.trouble = ""
+        self.line_count = 0
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        offset, rest = 0, b""
+        try:
+            with self.log_path.open("ab") as log:
+                while not self.stop_asked.is_set():
+                    try:
+                        code, out, err = self.target.shell(poll_command(self.target, offset))
+                        if code != 0:
+                            text = err.decode("utf-8", "replace").strip() or f"exit code {code}"
+                            raise OSError(text)
+                        state, size, data = parse_poll(self.target, out)
+                    except OSError as exc:
+                        self.trouble = " ".join(str(exc).split())
+                        self.stop_asked.wait(max(1.0, self.interval))
+                        continue
+                    self.last_contact, self.trouble = time.monotonic(), ""
+                    if data:
+                        log.write(data)
+                        log.flush()
+                        offset += len(data)
+                        *complete, rest = (rest + data).split(b"\n")
+                        self._hand_over(complete)
+                    self.state = state
+                    if state.status in ("exited", "missing") and offset >= size:
+                        break
+                    if offset >= size:
+                        self.stop_asked.wait(self.interval)
+                if rest:
+                    self._hand_over([rest])
+        except Exception as exc:  # a thread has no other way to say that the head node's disk is full
+            self.error = exc
+        finally:
+            self.done.set()
+
+    def _hand_over(self, complete: list[bytes]) -> None:
+        if complete:
+            texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in complete]
+            self.line_count += len(texts)
+            self.tail.extend(texts)
+            self.lines.put((self.target.name, texts))
+
+
+def follow(
+    targets: list[Target],
+    step: str,
+    log_dir: Path,
+    timeout: float,
+    grace: float,
+    interval: float,
+    emit: Callable[[str, list[str]], None],
+    interrupted: Callable[[], str | None],
+) -> dict[str, dict[str, Any]]:
+    """Follow C(step) on all C(targets) until it has ended on each.
+
+    C(emit(host, lines)) is called in this thread, in the order of arrival. C(interrupted()) returns why
+    the run has to stop, or None. C(timeout), C(grace) and C(interval) are in seconds.
+    Returns how the step ended, a host each. Raises StepFailed; then the step has been stopped on all hosts.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
+    lines: queue.Queue[tuple[str, list[str]]] = queue.Queue()
+    interval = max(interval, 0.02 * len(targets))
+    followers = [HostFollower(t, log_dir / f"{safe_name(t.name)}.log", interval, lines) for t in targets]
+    for follower in followers:
+        follower.start()
+    deadline = time.monotonic() + timeout
+    failure: Failure | None = None
+    while failure is None and not all(f.done.is_set() for f in followers):
+        _drain(lines, emit, wait=0.1)
+        failure = _look(followers, step, deadline, timeout, grace, interrupted())
+    if failure is None:
+        failure = _first_failed(followers, step)
+    elif failure.reason == "step_failed":
+        time.sleep(2 * interval)  # another host may have failed earlier and just not been looked at
+        failure = _first_failed(followers, step) or failure
+    if failure is not None:
+        _stop_all(targets, followers)
+    for follower in followers:
+        follower.join(timeout=5)
+    _drain(lines, emit, wait=0)
+    if failure is not None:
+        raise StepFailed(failure)
+    return {
+        f.target.name: {
+            "exit_code": f.state.exit_code,
+            "lines": f.line_count,
+            "started": f.state.started,
+            "finished": f.state.finished,
+        }
+        for f in followers
+    }
+
+
+def safe_name(host: str) -> str:
+    """A host's name as a file name."""
+    return re.sub(r"[^\w.@-]", "_", host).lstrip(".") or "_"
+
+
+def _drain(lines: queue.Queue[tuple[str, list[str]]], emit: Callable[[str, list[str]], None], wait: float) -> None:
+    """Emit what has arrived; lines of one host that come together are emitted together."""
+    try:
+        item = lines.get(timeout=wait) if wait else lines.get_nowait()
+        while True:
+            emit(*item)
+            item = lines.get_nowait()
+    except queue.Empty:
+        return
+
+
+def _look(
+    followers: list[HostFollower], step: str, deadline: float, timeout: float, grace: float, interrupt: str | None
+) -> Failure | None:
+    """What has gone wrong by now, None if nothing has."""
+    if interrupt:
+        return Failure(followers[0].target.name, "interrupted", f"{step}: stopped on all hosts: {interrupt}")
+    failed = _first_failed(followers, step)
+    if failed:
+        return failed
+    now = time.monotonic()
+    for follower in followers:
+        silent = now - follower.last_contact
+        if not follower.done.is_set() and silent > grace:
+            why = follower.trouble or "no answer"
+            message = f"{step}: {follower.target.name} could not be reached for {silent:.0f} s: {why}"
+            return Failure(follower.target.name, "unreachable", message, log_tail=list(follower.tail))
+    if now > deadline:
+        running = [f.target.name for f in followers if not f.done.is_set()]
+        message = f"{step}: not done after {timeout:.0f} s (aorta_timeout_seconds) on {', '.join(running)}"
+        first = next(f for f in followers if f.target.name == running[0])
+        return Failure(running[0], "deadline", message, log_tail=list(first.tail))
+    return None
+
+
+def _first_failed(followers: list[HostFollower], step: str) -> Failure | None:
+    """The host whose step failed first, by the runtimes' own records of the end."""
+    found = []
+    for follower in followers:
+        if not follower.done.is_set():
+            continue
+        if follower.error is not None:
+            message = f"{step}: the log of {follower.target.name} can't be kept: {follower.error}"
+            return Failure(follower.target.name, "head_node", message)
+        state = follower.state
+        if state.status == "missing" or state.exit_code != 0 or state.oom:
+            found.append((state.finished or "", follower))
+    if not found:
+        return None
+    _finished, follower = min(found, key=lambda item: item[0])
+    state, host = follower.state, follower.target.name
+    tail = list(follower.tail)
+    match = ROOT_CAUSE.search("\n".join(tail))
+    rank = int(match[1]) if match else None
+    who = f"{host}, rank {rank}" if rank is not None else host
+    message = f"{step}: failed first on {who}: {_explain(state)}"
+    return Failure(host, "step_failed", message, exit_code=state.exit_code, rank=rank, log_tail=tail)
+
+
+def _explain(state: State) -> str:
+    if state.status == "missing":
+        return f"its container or process is gone ({state.error or 'removed by someone'})"
+    if state.oom:
+        return f"exit code {state.exit_code}, killed for lack of memory (OOM)"
+    if state.timed_out:
+        return f"exit code {state.exit_code}, its deadline on the host had passed"
+    text = f"exit code {state.exit_code}"
+    if state.exit_code == 127:
+        text += " (command not found)"
+    elif state.exit_code is not None and state.exit_code > 128:
+        text += f" (signal {state.exit_code - 128})"
+    elif state.exit_code is not None and state.exit_code < 0:
+        text += f" (signal {-state.exit_code})"
+    return f"{text}: {state.error}" if state.error else text
+
+
+def _stop_all(targets: list[Target], followers: list[HostFollower]) -> None:
+    """Stop the step on every host where it may still run, on all at the same time."""
+    running = [f.target for f in followers if not f.done.is_set()]
+
+    def stop(target: Target) -> None:
+        try:
+            target.shell(stop_command(target))
+        except OSError:
+            return  # out of reach: the deadline on the host ends it, or the next run's preflight
+
+    threads = [threading.Thread(target=stop, args=(target,), daemon=True) for target in running]
+    for thread in threads:
+        thread.start()
+    limit = time.monotonic() + 45
+    for thread in threads:
+        thread.join(timeout=max(0.1, limit - time.monotonic()))
+    for follower in followers:
+        # what was printed until the end is still read, where the host can be reached
+        follower.done.wait(timeout=3)
+        follower.stop_asked.set()

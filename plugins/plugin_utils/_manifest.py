@@ -1,0 +1,126 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""manifest.json: what happened in a run (versions, hosts, phases, traces, the first failure).
+
+The only file of the run directory that several stages write, one after the other; each write
+replaces it whole.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ansible.release import __version__ as ansible_version
+from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json, write_json
+
+SCHEMA_VERSION = 1
+LOG_TAIL_LINES = 30
+
+
+def now() -> str:
+    """The time as ISO 8601 UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def load(run_dir: str | Path) -> dict[str, Any]:
+    """The manifest of C(run_dir), or a new one. Raises ValueError when it is damaged."""
+    path = Path(run_dir) / "manifest.json"
+    if path.exists():
+        manifest: dict[str, Any] = read_json(path)
+        return manifest
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": Path(run_dir).name,
+        "created": now(),
+        "versions": {"ansible_core": ansible_version, "python": platform.python_version()},
+        "hosts": {},
+        "phases": [],
+        "traces": [],
+        "failure": None,
+    }
+
+
+def update(run_dir: str | Path, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Apply C(change) to the manifest of C(run_dir) and write it. Returns the new manifest."""
+    manifest = load(run_dir)
+    change(manifest)
+    write_json(Path(run_dir) / "manifest.json", manifest)
+    return manifest
+
+
+def begin_phase(manifest: dict[str, Any], name: str) -> None:
+    """Note that phase C(name) starts now."""
+    manifest["phases"].append({"name": name, "started": now(), "finished": None, "seconds": None, "status": "running"})
+
+
+def end_phase(manifest: dict[str, Any], name: str, status: str) -> None:
+    """Close the last open phase C(name) with C(status) (C(ok) or C(failed))."""
+    for phase in reversed(manifest["phases"]):
+        if phase["name"] == name and phase["finished"] is None:
+            phase["finished"] = now()
+            started = datetime.fromisoformat(phase["started"])
+            phase["seconds"] = round((datetime.fromisoformat(phase["finished"]) - started).total_seconds(), 3)
+            phase["status"] = status
+            return
+
+
+def add_results(manifest: dict[str, Any], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep facts, image and traces that the hosts' results hold."""
+    for name, result in results.items():
+        host = manifest["hosts"].setdefault(name, {"facts": {}, "image": None})
+        facts, image = result.get("host"), result.get("image")
+        if facts:
+            host["facts"] = _plain(facts)
+        if image:
+            digests = image.get("RepoDigests") or [image.get("Id")]
+            host["image"] = {"reference": _first(image.get("RepoTags")), "digest": _first(digests)}
+        traces = _plain(result.get("traces") or [])
+        known = {trace["file"] for trace in traces}
+        manifest["traces"] = [t for t in manifest["traces"] if t["file"] not in known] + traces
+
+
+def write_nodes(run_dir: str | Path) -> None:
+    """Write traces/nodes.json (rank to host) from the traces of the manifest, if there are any."""
+    traces = load(run_dir)["traces"]
+    nodes = {str(trace["rank"]): trace["host"] for trace in traces if trace["rank"] is not None}
+    if nodes:
+        write_json(Path(run_dir) / "traces" / "nodes.json", nodes)
+
+
+def _plain(value: Any) -> Any:
+    """Without Ansible's tags, as JSON has it."""
+    return json.loads(json.dumps(value))
+
+
+def _first(values: Any) -> str | None:
+    return str(values[0]) if values else None
+
+
+def set_failure(
+    manifest: dict[str, Any],
+    phase: str,
+    reason: str,
+    message: str,
+    host: str | None = None,
+    rank: int | None = None,
+    exit_code: int | None = None,
+    log_tail: list[str] | None = None,
+) -> None:
+    """Record why the run failed. The first failure stays: what follows it is its consequence."""
+    end_phase(manifest, phase, "failed")
+    if manifest["failure"] is None:
+        manifest["failure"] = {
+            "phase": phase,
+            "host": host,
+            "rank": rank,
+            "exit_code": exit_code,
+            "reason": reason,
+            "message": message,
+            "log_tail": (log_tail or [])[-LOG_TAIL_LINES:],
+        }
