@@ -1,0 +1,876 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads a trace of the PyTorch profiler (Kineto's JSON) piece by piece, in bounded memory.
+
+C(traceEvents) is never held as a whole: the text is cut between events into pieces of some 256 KiB, and of each piece
+only GPU events and C(ProfilerStep) marks are kept. A piece is decoded as C([) + piece + C(]). Because a JSON text has
+one reading only, that succeeds just when the cut lay between two events: a guessed cut inside a string or a nested
+object fails, and then the exact (slower) scan finds the true one. So guessing is safe for any JSON.
+
+Pieces are decoded by msgspec where it is installed and by the standard library otherwise, with the same result.
+Times become integer nanoseconds straight from the decimal text; float64 would lose up to 125 ns at epoch times.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import re
+import zlib
+from typing import Any, Callable, Iterable
+
+try:
+    import msgspec
+except ImportError:
+    msgspec = None  # type: ignore[assignment]
+
+try:
+    from isal import isal_zlib as _zlib
+except ImportError:
+    _zlib = zlib  # type: ignore[assignment]
+
+CHUNK = 256 * 1024
+# The longest single event or header value, in bytes: real ones stay below 1 MiB.
+MAX_VALUE = 64 * 1024 * 1024
+
+# What kind of GPU work a category is. The capitalised ones were written by torch <= 1.9.
+KERNEL, MEMCPY, MEMSET = 0, 1, 2
+GPU_CATEGORIES = {
+    "kernel": KERNEL,
+    "gpu_memcpy": MEMCPY,
+    "gpu_memset": MEMSET,
+    "Kernel": KERNEL,
+    "Memcpy": MEMCPY,
+    "Memset": MEMSET,
+}
+LEGACY_CATEGORIES = frozenset(("Kernel", "Memcpy", "Memset", "Runtime", "Operator"))
+# Host-side only: the same names recur as gpu_user_annotation, with an unrelated duration.
+STEP_CATEGORIES = frozenset(("user_annotation", "Operator"))
+# Categories met in practice that carry nothing we use; others are learned while reading.
+_OTHER_CATEGORIES = [
+    "cpu_op",
+    "python_function",
+    "ac2g",
+    "async_cpu_to_gpu",
+    "cuda_runtime",
+    "cuda_driver",
+    "fwdbwd",
+    "gpu_user_annotation",
+    "Trace",
+    "overhead",
+    "cpu_instant_event",
+    "Runtime",
+    "privateuse1_runtime",
+    "privateuse1_driver",
+    "async_gpu",
+    "cuda_sync",
+    "xpu_runtime",
+]
+_MAX_CATEGORIES = 256
+
+_WANTED_KEYS = frozenset(("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "schemaVersion"))
+
+# Times beyond this (about 146 years in ns) are no times.
+_NS_LIMIT = 1 << 62
+# A GPU record at ts <= 0 further than this from all others was lost by the profiler, not measured.
+_LOST_NS = 3600 * 10**9
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}:\[{\"]+")
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_NONSTANDARD = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan(?:\([a-z]*\))?|inf(?:inity)?)\b(?!["\w])', re.DOTALL | re.IGNORECASE
+)
+_LITERAL_START = re.compile(r"(?:t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?[0-9.eE+-]*)\Z")
+_STEP_NAME = re.compile(r"ProfilerStep#([0-9]{1,18})\Z")
+_OPEN, _CLOSE = frozenset(b"{["), frozenset(b"}]")
+
+
+class TraceError(Exception):
+    """A trace that can't be used. C(code) is one of the documented codes, C(byte) the position or None."""
+
+    def __init__(self, code: str, message: str, byte: int | None = None) -> None:
+        super().__init__(code, message, byte)
+        self.code = code
+        self.message = message
+        self.byte = byte
+
+
+class NotATrace(Exception):
+    """The file is sound JSON but has no C(traceEvents)."""
+
+
+def nanoseconds(text: bytes) -> int | None:
+    """Microseconds in decimal text as integer nanoseconds; None unless C(text) is a finite JSON number of sane size.
+
+    Digits beyond the nanosecond are rounded half up. No float64 is involved.
+    """
+    if text[-4:-3] == b"." and len(text) < 24:
+        try:
+            return int(text[:-4] + text[-3:])
+        except ValueError:
+            pass  # an exponent, or no number at all
+    if not text or len(text) > 64 or text[:1] not in b"-0123456789":
+        return None
+    mantissa, _e, exponent = text.lower().partition(b"e")
+    whole, _dot, fraction = mantissa.partition(b".")
+    try:
+        power = int(exponent or b"0") + 3 - len(fraction)
+        value = int(whole + fraction)
+    except ValueError:
+        return None
+    if not -64 <= power <= 32:
+        return 0 if value == 0 or power < 0 else None
+    if power >= 0:
+        value *= 10**power
+    else:
+        unit = 10**-power
+        value = (abs(value) * 2 + unit) // (2 * unit) * (-1 if text[:1] == b"-" else 1)
+    return value if -_NS_LIMIT < value < _NS_LIMIT else None
+
+
+class _Number(str):
+    """A JSON number as its text, so that the standard decoder neither rounds it nor refuses many digits."""
+
+
+def _reject_constant(text: str) -> None:
+    raise ValueError(text)
+
+
+def _plain(value: Any) -> Any:
+    """An argument's value as int, float or str, the same from both decoders; None for anything else."""
+    if isinstance(value, _Number):
+        value = int(value) if len(value) < 20 and value.lstrip("-").isdigit() else float(value)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, int):
+        return value if abs(value) < 10**18 else float(value)
+    return clean(value) if isinstance(value, str) else None
+
+
+def clean(text: str) -> str:
+    """C(text) without lone surrogates, which no UTF-8 file can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def repair(text: bytes) -> bytes:
+    """Replace bare C(inf), C(nan), C(Infinity) outside strings by an empty string of the same length.
+
+    Positions stay; and where the number was a time, the event has none, so it is skipped and counted.
+    """
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        found = match.group()
+        return found if found[:1] == b'"' else b'""'.ljust(len(found))
+
+    return _NONSTANDARD.sub(replace, text)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+_COLLECTIVE_ARGS = {
+    "name": "Collective name",
+    "group": "Process Group Name",
+    "group_ranks": "Process Group Ranks",
+    "group_size": "Group size",
+    "dtype": "dtype",
+    "in_elements": "In msg nelems",
+    "out_elements": "Out msg nelems",
+    "seq": "Seq",
+}
+
+
+class _Args:
+    """The arguments of a GPU event that matter, as the standard decoder gives them."""
+
+    __slots__ = ("device", "stream", *_COLLECTIVE_ARGS)
+
+    def __init__(self, args: Any) -> None:
+        get: Callable[[str], Any] = args.get if isinstance(args, dict) else lambda key: None
+        self.device = get("device")
+        self.stream = get("stream")
+        for attribute, key in _COLLECTIVE_ARGS.items():
+            setattr(self, attribute, get(key))
+
+
+_NO_ARGS = _Args(None)
+
+
+class _Event:
+    """A GPU event or a step mark, as the standard decoder gives it."""
+
+    __slots__ = ("args", "dur", "name", "ts")
+
+    def __init__(self, event: dict[str, Any]) -> None:
+        name = event.get("name")
+        self.name = name if isinstance(name, str) and not isinstance(name, _Number) else ""
+        self.ts = self._text(event.get("ts"))
+        self.dur = self._text(event.get("dur"))
+        self.args = _Args(event.get("args"))
+
+    @staticmethod
+    def _text(value: Any) -> bytes:
+        return value.encode("ascii", "replace") if isinstance(value, _Number) else b""
+
+
+class _StandardDecoder:
+    """Decodes a piece with the json module; yields (category, event) of what is wanted."""
+
+    def __init__(self) -> None:
+        self.categories: set[str] = set()
+
+    def decode(self, text: bytes | memoryview, strict: bool = True) -> tuple[int, list[tuple[str, Any]]]:
+        events = json.loads(
+            str(text, "utf-8"),
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=_reject_constant,
+            strict=strict,
+        )
+        wanted = []
+        for event in events:
+            if isinstance(event, dict):
+                category = event.get("cat")
+                if isinstance(category, str):
+                    if category in GPU_CATEGORIES or category in STEP_CATEGORIES:
+                        wanted.append((category, _Event(event)))
+                    elif len(self.categories) < _MAX_CATEGORIES:
+                        self.categories.add(str(category))
+        return len(events), wanted
+
+
+class _FastDecoder:
+    """Decodes a piece with msgspec into a union of structs, told apart by their category.
+
+    Categories without interest are structs without fields, so their content is checked but never built. Whatever does
+    not fit (an event without category, arguments of odd types) raises, and the standard decoder takes that piece.
+    """
+
+    def __init__(self) -> None:
+        raw = msgspec.Raw(b"")
+        args = msgspec.defstruct(
+            "Args",
+            [("device", Any, None), ("stream", Any, None), *((name, Any, None) for name in _COLLECTIVE_ARGS)],
+            rename=_COLLECTIVE_ARGS,
+            frozen=True,
+            gc=False,
+        )
+        times = [("name", str, ""), ("ts", msgspec.Raw, raw), ("dur", msgspec.Raw, raw)]
+        self.no_args = args()
+        self.wanted = {}
+        for category in (*GPU_CATEGORIES, *STEP_CATEGORIES):
+            fields = [*times, ("args", args, self.no_args)] if category in GPU_CATEGORIES else times
+            self.wanted[self._struct(category, fields)] = category
+        self.others: dict[str, Any] = {}
+        self.learn(_OTHER_CATEGORIES)
+
+    @staticmethod
+    def _struct(category: str, fields: list[Any]) -> Any:
+        return msgspec.defstruct("Event", fields, tag_field="cat", tag=category, gc=False)
+
+    def learn(self, categories: Iterable[str]) -> None:
+        """Accept further categories whose events are ignored."""
+        new = [name for name in categories if name not in self.others][: _MAX_CATEGORIES - len(self.others)]
+        if not new:
+            return
+        self.others.update((name, self._struct(name, [])) for name in new)
+        union = 0
+        for struct in (*self.wanted, *self.others.values()):
+            union = struct if union == 0 else union | struct
+        self.decoder = msgspec.json.Decoder(list[union])  # type: ignore[valid-type]
+
+    def decode(self, text: bytes | memoryview) -> tuple[int, list[tuple[str, Any]]]:
+        events = self.decoder.decode(text)
+        get = self.wanted.get
+        return len(events), [(category, event) for event in events if (category := get(type(event))) is not None]
+
+
+class Collected:
+    """What a trace holds of GPU work and steps.
+
+    Columns, one row a GPU event: C(starts), C(ends) (ns, the file's own clock), C(keys) (index into C(names)),
+    C(streams) (index into C(stream_names)). C(names) are (kind, name); C(collectives) maps a row to the arguments of
+    a kernel that carries collective metadata. C(steps): number -> (start, end).
+    """
+
+    def __init__(self) -> None:
+        self.starts = array.array("q")
+        self.ends = array.array("q")
+        self.keys = array.array("l")
+        self.streams = array.array("l")
+        self.names: list[tuple[int, str]] = []
+        self.stream_names: list[Any] = []
+        self.collectives: dict[int, dict[str, Any]] = {}
+        self.devices: dict[Any, int] = {}
+        self.steps: dict[int, tuple[int, int]] = {}
+        self.header: dict[str, Any] = {}
+        self.events = 0
+        self.skipped = 0
+        self.legacy = False
+        self.nonstandard = False
+        self.encoding_replaced = False
+        self.bytes = 0
+        self._lost: list[tuple[str, str, Any, int, int]] = []
+        self._key_index: dict[tuple[int, str], int] = {}
+        self._stream_index: dict[Any, int] = {}
+
+    def take(self, events: Iterable[tuple[str, Any]]) -> None:
+        """Add decoded events."""
+        for category, event in events:
+            start = nanoseconds(bytes(event.ts))
+            length = nanoseconds(bytes(event.dur))
+            if category in STEP_CATEGORIES:
+                self._take_step(category, event.name, start, length)
+            elif start is None or length is None or length < 0 or (start == 0 and length == 0):
+                self.legacy = self.legacy or category in LEGACY_CATEGORIES
+                self.skipped += 1
+            elif start <= 0:
+                self._lost.append((category, event.name, event.args, start, length))
+            else:
+                self._take_gpu(category, event.name, event.args, start, length)
+
+    def finish(self) -> None:
+        """Decide about records at or before time zero: lost ones are far from all others."""
+        for category, name, args, start, length in self._lost:
+            if self.starts and self.starts[0] - start > _LOST_NS:
+                self.skipped += 1
+            else:
+                self._take_gpu(category, name, args, start, length)
+        self._lost = []
+
+    def _take_step(self, category: str, name: str, start: int | None, length: int | None) -> None:
+        if not name.startswith("ProfilerStep#") or start is None or length is None or length < 0:
+            return
+        match = _STEP_NAME.match(name)
+        if match is None:
+            return
+        self.legacy = self.legacy or category in LEGACY_CATEGORIES
+        number = int(match.group(1))
+        window = (start, start + length)
+        # Several threads may record the same step; the widest view of it counts, and it counts once.
+        known = self.steps.get(number)
+        if known is None or (window[0], -window[1]) < (known[0], -known[1]):
+            self.steps[number] = window
+
+    def _take_gpu(self, category: str, name: str, args: Any, start: int, length: int) -> None:
+        kind = GPU_CATEGORIES[category]
+        if category in LEGACY_CATEGORIES:
+            self.legacy = True
+        kind_and_name = (kind, name)
+        key = self._key_index.get(kind_and_name)
+        if key is None:
+            key = self._key_index[kind_and_name] = len(self.names)
+            self.names.append((kind, clean(name)))
+        stream = args.stream
+        if type(stream) is not int:
+            stream = _plain(stream)
+        index = self._stream_index.get(stream)
+        if index is None:
+            index = self._stream_index[stream] = len(self.stream_names)
+            self.stream_names.append(stream)
+        if kind == KERNEL:
+            device = args.device
+            if type(device) is not int:
+                device = _plain(device)
+            self.devices[device] = self.devices.get(device, 0) + 1
+            if args.name is not None or args.group is not None:
+                self.collectives[len(self.starts)] = collective_args(args)
+        self.starts.append(start)
+        self.ends.append(start + length)
+        self.keys.append(key)
+        self.streams.append(index)
+
+
+def collective_args(args: Any) -> dict[str, Any]:
+    """The metadata that PyTorch writes on a collective's kernel, in plain types."""
+    record = {name: _plain(getattr(args, name)) for name in _COLLECTIVE_ARGS}
+    ranks = args.group_ranks
+    if isinstance(ranks, list):
+        record["group_ranks"] = json.dumps([_plain(rank) for rank in ranks])
+    for name in ("name", "group", "dtype", "group_ranks"):
+        if record[name] is not None:
+            record[name] = str(record[name])
+    for name in ("seq", "group_size", "in_elements", "out_elements"):
+        if not isinstance(record[name], int):
+            record[name] = None
+    return record
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+class _Source:
+    """Bytes of a file, unzipped when they are gzip (whatever the name says)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
+        self._size = os.fstat(self._file.fileno()).st_size
+        self._member: Any = None
+        self._pending = b""
+        self._ended = False
+        magic = self._file.read(2)
+        self._file.seek(0)
+        self.zipped = magic == b"\x1f\x8b"
+        if self.zipped:
+            self._member = _zlib.decompressobj(wbits=31)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill C(view) from its start; 0 at the end. Raises TraceError for damaged compression."""
+        if not self.zipped:
+            return self._file.readinto(view) or 0
+        while not self._ended:
+            if not self._pending:
+                self._pending = self._file.read(CHUNK)
+            if self._member is None:
+                # Zeros after the last member are padding; further members follow it directly.
+                self._pending = self._pending.lstrip(b"\0")
+                if not self._pending:
+                    self._ended = self._file.tell() >= self._size
+                    continue
+                self._member = _zlib.decompressobj(wbits=31)
+            elif not self._pending:
+                raise TraceError("trace_truncated", "the gzip data end early", self._size)
+            try:
+                data = self._member.decompress(self._pending, len(view))
+            except Exception as exc:  # zlib.error, isal's own error
+                position = self._file.tell() - len(self._pending)
+                raise TraceError("trace_invalid_json", f"the gzip data are damaged ({exc})", position) from exc
+            self._pending = self._member.unconsumed_tail
+            if self._member.eof:
+                self._pending = self._member.unused_data
+                self._member = None
+            if data:
+                view[: len(data)] = data
+                return len(data)
+        return 0
+
+
+class _Window:
+    """The part of the text that is in memory: C(buffer[pos:end]) is unread; C(base) is the offset of C(buffer[0])."""
+
+    def __init__(self, source: _Source, chunk: int, max_bytes: int | None) -> None:
+        self._source = source
+        self._max_bytes = max_bytes
+        self.buffer = bytearray(2 * chunk + 1)
+        self.pos = self.end = 1  # one byte before the text, where a piece gets its bracket
+        self.base = -1
+        self.chunk = chunk
+        self.eof = False
+
+    @property
+    def offset(self) -> int:
+        """Offset of C(pos) in the text."""
+        return self.base + self.pos
+
+    def fill(self) -> bool:
+        """Read some more; False at the end of the text. Positions in the buffer change."""
+        if self.eof:
+            return False
+        buffer = self.buffer
+        if len(buffer) - self.end < self.chunk:
+            if self.pos > self.chunk:
+                start = self.pos - 1
+                self.base += start
+                buffer[: self.end - start] = memoryview(buffer)[start : self.end].tobytes()
+                self.end -= start
+                self.pos = 1
+            elif len(buffer) > MAX_VALUE:
+                raise TraceError(
+                    "trace_too_large",
+                    f"one value is longer than {MAX_VALUE // 2**20} MiB, no trace has such",
+                    self.offset,
+                )
+            else:
+                buffer.extend(bytes(len(buffer)))
+        with memoryview(buffer) as view:
+            count = self._source.readinto(view[self.end : min(len(buffer), self.end + self.chunk)])
+        self.end += count
+        self.eof = count == 0
+        if self._max_bytes is not None and self.base + self.end > self._max_bytes:
+            raise TraceError(
+                "trace_too_large",
+                f"more than {self._max_bytes} bytes of JSON text (limit: analysis.max_trace_bytes)",
+                self._max_bytes,
+            )
+        return count > 0
+
+    def peek(self) -> int | None:
+        """Skip white space; the next byte, or None at the end of the text."""
+        while True:
+            match = _SPACE.match(self.buffer, self.pos, self.end)
+            assert match is not None
+            self.pos = match.end()
+            if self.pos < self.end:
+                return self.buffer[self.pos]
+            if not self.fill():
+                return None
+
+
+def _container_end(buffer: bytearray, pos: int, end: int) -> int:
+    """Where the object or array that starts at C(pos) ends; -1 if not before C(end)."""
+    depth = 0
+    for match in _TOKEN.finditer(buffer, pos, end):
+        byte = buffer[match.start()]
+        if byte in _OPEN:
+            depth += 1
+        elif byte in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return match.end()
+        elif match.end() - match.start() == 1:
+            return -1  # a string that is still open
+    return -1
+
+
+class _Parser:
+    """Walks the text: keys of the outer object one by one, the events in pieces."""
+
+    def __init__(self, window: _Window, collected: Collected, fast: bool) -> None:
+        self.window = window
+        self.collected = collected
+        self.standard = _StandardDecoder()
+        self.fast = _FastDecoder() if fast else None
+        self.separators: list[bytes] = []
+        self.found = False
+
+    def parse(self) -> None:
+        """Read the whole text. Raises TraceError, NotATrace."""
+        window = self.window
+        while window.end - window.pos < 3 and window.fill():
+            pass
+        if window.buffer.startswith(b"\xef\xbb\xbf", window.pos):
+            window.pos += 3
+        first = window.peek()
+        if first is None:
+            raise TraceError("trace_empty_file", "the file is empty", 0)
+        if first == 0x5B:  # [
+            self.found = True
+            self._events()
+        elif first == 0x7B:  # {
+            self._object()
+        else:
+            raise TraceError("trace_invalid_json", "not JSON: neither { nor [ at the start", window.offset)
+        if window.peek() is not None:
+            raise TraceError("trace_invalid_json", "text follows after the end of the JSON value", window.offset)
+        self.collected.bytes = window.offset
+        if not self.found:
+            raise NotATrace
+        self.collected.finish()
+
+    def _truncated(self) -> TraceError:
+        size = self.window.base + self.window.end
+        return TraceError("trace_truncated", f"the JSON text ends early, after {size} bytes", size)
+
+    def _expect(self, wanted: bytes) -> None:
+        window = self.window
+        byte = window.peek()
+        if byte is None:
+            raise self._truncated()
+        if byte not in wanted:
+            found = bytes((byte,)).decode("latin-1")
+            expected = " or ".join(repr(chr(one)) for one in wanted)
+            raise TraceError("trace_invalid_json", f"{expected} expected, found {found!r}", window.offset)
+        window.pos += 1
+
+    def _object(self) -> None:
+        window = self.window
+        window.pos += 1
+        if window.peek() == 0x7D:
+            window.pos += 1
+            return
+        while True:
+            if window.peek() not in (None, 0x22):
+                raise TraceError("trace_invalid_json", "a key in double quotes expected", window.offset)
+            key = self._value()
+            self._expect(b":")
+            if key == "traceEvents" and window.peek() == 0x5B:
+                self.found = True
+                self._events()
+            else:
+                value = self._value()
+                if key in _WANTED_KEYS:
+                    self.collected.header[key] = value
+            self._expect(b",}")
+            if window.buffer[window.pos - 1] == 0x7D:
+                return
+
+    def _value(self) -> Any:
+        """Decode one value of the outer object (numbers as _Number)."""
+        window = self.window
+        while True:
+            byte = window.peek()
+            if byte is None:
+                raise self._truncated()
+            if byte in _OPEN:
+                stop = _container_end(window.buffer, window.pos, window.end)
+            else:
+                pattern = _TOKEN if byte == 0x22 else _SCALAR
+                match = pattern.match(window.buffer, window.pos, window.end)
+                if match is None:
+                    raise TraceError("trace_invalid_json", "a value expected", window.offset)
+                stop = match.end()
+                if (stop == window.end and not window.eof) or (byte == 0x22 and stop - window.pos == 1):
+                    stop = -1  # it may go on
+            if stop >= 0:
+                break
+            if not window.fill():
+                raise self._diagnose_end(b"")
+        text = self._utf8(bytes(window.buffer[window.pos : stop]))
+        value = self._tolerant(text, self._decode_value, 0)
+        window.pos = stop
+        return value
+
+    @staticmethod
+    def _decode_value(text: bytes, strict: bool) -> Any:
+        return json.loads(
+            str(text, "utf-8"),
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=_reject_constant,
+            strict=strict,
+        )
+
+    def _utf8(self, text: bytes) -> bytes:
+        """C(text) as valid UTF-8; notes when it had to be changed."""
+        if not text.isascii():
+            try:
+                text.decode("utf-8")
+            except UnicodeDecodeError:
+                self.collected.encoding_replaced = True
+                return text.decode("utf-8", "replace").encode("utf-8")
+        return text
+
+    def _tolerant(self, text: bytes, decode: Callable[[bytes, bool], Any], shift: int) -> Any:
+        """Decode exactly delimited text: as it is, else with non-standard numbers replaced, else with raw controls.
+
+        C(shift) is how many bytes of C(text) were put before it. Raises TraceError with the place of the fault.
+        """
+        try:
+            return decode(text, True)
+        except (ValueError, RecursionError):
+            pass
+        mended = repair(text)
+        try:
+            value = decode(mended, True)
+        except (ValueError, RecursionError):
+            try:
+                value = decode(mended, False)
+            except RecursionError:
+                raise TraceError("trace_invalid_json", "nested too deeply", self.window.offset) from None
+            except json.JSONDecodeError as exc:
+                place = self.window.offset - shift + len(exc.doc[: exc.pos].encode("utf-8", "replace"))
+                raise TraceError("trace_invalid_json", f"not valid JSON: {exc.msg}", place) from None
+            except ValueError as exc:
+                raise TraceError("trace_invalid_json", f"not valid JSON: {exc}", self.window.offset) from None
+        self.collected.nonstandard = True
+        return value
+
+    def _diagnose_end(self, prefix: bytes) -> TraceError:
+        """The text ended inside a value that starts at the window's position: cut off, or broken before?"""
+        window = self.window
+        text = str(prefix + repair(bytes(window.buffer[window.pos : window.end])), "utf-8", "replace")
+        try:
+            json.JSONDecoder(strict=False).raw_decode(text)
+        except json.JSONDecodeError as exc:
+            rest = text[exc.pos :]
+            open_string = exc.msg.startswith("Unterminated string")
+            in_escape = "scape" in exc.msg and len(rest) < 8
+            if not (open_string or in_escape or not rest.strip() or _LITERAL_START.match(rest.rstrip())):
+                place = window.offset - len(prefix) + len(text[: exc.pos].encode("utf-8", "replace"))
+                return TraceError("trace_invalid_json", f"not valid JSON: {exc.msg}", place)
+        except RecursionError:
+            return TraceError("trace_invalid_json", "nested too deeply", window.offset)
+        except ValueError:
+            pass  # a number of thousands of digits: sound as far as it goes
+        return self._truncated()
+
+    # --- the events ---
+
+    def _events(self) -> None:
+        window = self.window
+        window.pos += 1
+        if window.peek() == 0x5D:  # ]
+            window.pos += 1
+            return
+        while True:
+            if not self._guess():
+                if self._exact():
+                    return
+                self._expect(b",]")
+                if window.buffer[window.pos - 1] == 0x5D:
+                    return
+                if window.peek() == 0x5D:
+                    raise TraceError("trace_invalid_json", "an event expected after the comma", window.offset)
+            while window.end - window.pos < window.chunk and window.fill():
+                pass
+
+    def _guess(self) -> bool:
+        """Cut at the last place that looks like the border of two events; False if there is none or it is wrong."""
+        window = self.window
+        buffer = window.buffer
+        best, comma = -1, -1
+        for separator in self.separators:
+            found = buffer.rfind(separator, window.pos, window.end)
+            if found > best:
+                best, comma = found, found + separator.index(b",")
+        if best < 0:
+            return False
+        start = window.pos - 1
+        before = buffer[start]
+        buffer[start], buffer[comma] = 0x5B, 0x5D
+        try:
+            with memoryview(buffer) as view, view[start : comma + 1] as piece:
+                self._take(piece)
+        except _WrongCut:
+            buffer[start], buffer[comma] = before, 0x2C
+            return False
+        window.pos = comma + 1
+        return True
+
+    def _take(self, piece: memoryview) -> None:
+        """Decode a guessed piece; raises _WrongCut if it is none, or needs the tolerant way."""
+        text: bytes | memoryview = piece
+        if not bytes(piece).isascii():
+            text = self._utf8_or_wrong(bytes(piece))
+        events: list[tuple[str, Any]]
+        if self.fast is not None:
+            try:
+                count, events = self.fast.decode(text)
+            except msgspec.ValidationError:
+                count, events = self._decode_standard(text)
+                self.fast.learn(self.standard.categories)
+            except (msgspec.DecodeError, RecursionError):
+                if not self.collected.nonstandard:
+                    raise _WrongCut from None
+                # This file has such numbers: most likely the cut was right.
+                try:
+                    count, events = self.fast.decode(repair(bytes(text)))
+                except (msgspec.DecodeError, RecursionError):
+                    raise _WrongCut from None
+        else:
+            count, events = self._decode_standard(text)
+        self.collected.events += count
+        self.collected.take(events)
+
+    @staticmethod
+    def _utf8_or_wrong(text: bytes) -> bytes:
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError:
+            raise _WrongCut from None
+        return text
+
+    def _decode_standard(self, text: bytes | memoryview) -> tuple[int, list[tuple[str, Any]]]:
+        try:
+            return self.standard.decode(text)
+        except (ValueError, RecursionError):
+            raise _WrongCut from None
+
+    def _exact(self) -> bool:
+        """Find the true borders in the window, decode up to the last one; True when the array has ended."""
+        window = self.window
+        while True:
+            last, closed = self._borders()
+            if closed >= 0 or last >= 0:
+                break
+            if not window.fill():
+                raise self._diagnose_end(b"[")
+        stop = closed if closed >= 0 else last
+        text = b"[" + self._utf8(bytes(window.buffer[window.pos : stop])) + b"]"
+        count, events = self._tolerant(text, self._decode_exact, 1)
+        self.collected.events += count
+        self.collected.take(events)
+        window.pos = stop + 1 if closed >= 0 else stop
+        return closed >= 0
+
+    def _decode_exact(self, text: bytes, strict: bool) -> tuple[int, list[tuple[str, Any]]]:
+        if self.fast is not None:
+            try:
+                return self.fast.decode(text)
+            except (msgspec.DecodeError, RecursionError):
+                pass
+        result = self.standard.decode(text, strict)
+        if self.fast is not None and self.standard.categories:
+            self.fast.learn(self.standard.categories)
+        return result
+
+    def _borders(self) -> tuple[int, int]:
+        """(end of the last whole event, position of the array's closing bracket), -1 where there is none.
+
+        Also learns how the border of two events looks in this file.
+        """
+        window = self.window
+        buffer = window.buffer
+        depth, last, previous = 0, -1, -1
+        for match in _TOKEN.finditer(buffer, window.pos, window.end):
+            at = match.start()
+            byte = buffer[at]
+            if byte in _OPEN:
+                if depth == 0 and previous >= 0:
+                    self._learn(previous, at)
+                depth += 1
+            elif byte in _CLOSE:
+                depth -= 1
+                if depth == 0:
+                    previous = at
+                    last = match.end()
+                elif depth < 0:
+                    return last, at
+            elif match.end() - at == 1:
+                break
+        return last, -1
+
+    def _learn(self, close: int, start: int) -> None:
+        """Remember the bytes from the end of an event to the first key of the next."""
+        buffer = self.window.buffer
+        key = _TOKEN.match(buffer, _end_of_space(buffer, start + 1), self.window.end)
+        if key is None or key.end() - close > 256 or len(self.separators) >= 8:
+            return
+        separator = bytes(buffer[close : key.end()])
+        if separator.count(b",") == 1 and separator not in self.separators:
+            self.separators.append(separator)
+
+
+class _WrongCut(Exception):
+    """A piece is not a whole number of events in standard JSON."""
+
+
+def _end_of_space(buffer: bytearray, pos: int) -> int:
+    match = _SPACE.match(buffer, pos)
+    assert match is not None
+    return match.end()
+
+
+def read_trace(
+    path: str | os.PathLike[str], *, fast: bool | None = None, chunk: int = CHUNK, max_bytes: int | None = None
+) -> Collected:
+    """Read the GPU events and steps of one trace file (JSON or gzip).
+
+    C(fast) None takes msgspec where it is installed; True demands it; False never uses it (same result, slower).
+    C(chunk) is the size of the pieces in bytes, C(max_bytes) the largest text accepted. Raises OSError,
+    TraceError with the position in the unpacked text (in the file where gzip itself is damaged), NotATrace.
+    """
+    use_fast = msgspec is not None if fast is None else fast
+    if use_fast and msgspec is None:
+        raise ImportError("msgspec is not installed")
+    collected = Collected()
+    source = _Source(path)
+    collecting = gc.isenabled()
+    # Millions of short-lived objects without cycles: the collector would only walk over them.
+    gc.disable()
+    try:
+        _Parser(_Window(source, chunk, max_bytes), collected, use_fast).parse()
+    finally:
+        if collecting:
+            gc.enable()
+        source.close()
+    return collected
