@@ -99,12 +99,12 @@ def stop_command(target: Target) -> str:
     """A shell command that ends the step on its host."""
     if target.container is not None:
         return f"{'sudo -n ' if target.sudo else ''}timeout 40 docker stop -t 10 {shlex.quote(target.container)}"
-    # the state file names the process group; the supervisor notes the end
+    # the state file names the process group; the supervisor notes the end (dash's kill knows no "--")
     return (
         f"cd {shlex.quote(target.directory)} && "
         f'p=$(sed -n \'s/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p\' {_host.STATE_FILE}) && [ -n "$p" ] && '
-        f'kill -TERM -- "-$p" 2>/dev/null; i=0; while [ $i -lt 50 ] && kill -0 -- "-$p" 2>/dev/null; '
-        f'do sleep 0.2; i=$((i+1)); done; kill -KILL -- "-$p" 2>/dev/null; true'
+        f'kill -TERM "-$p" 2>/dev/null; i=0; while [ $i -lt 50 ] && kill -0 "-$p" 2>/dev/null; '
+        f'do sleep 0.2; i=$((i+1)); done; kill -KILL "-$p" 2>/dev/null; true'
     )
 
 

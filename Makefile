@@ -1,0 +1,67 @@
+# Two commands for a newcomer: make demo, make test. Both set up what they need in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BUILD ?= build
+BIN := $(CURDIR)/$(VENV)/bin
+export PATH := $(BIN):$(PATH)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+PYTEST := PYTHONPATH=collections $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-docker test machine lint unit conformance integration artifact sanity docs clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+
+$(VENV)/.run: requirements.txt constraints.txt meta/ee-requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv module: apt install python3-venv"; exit 1; }
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements-dev.txt
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	@touch $@
+
+demo: $(VENV)/.run ## The whole main job on this machine, without GPUs, containers or PyTorch
+	@$(BIN)/ansible-playbook aorta.yml -i inventories/local $(ARGS)
+
+demo-docker: $(VENV)/.dev ## The same in containers, with an image built here, where a Docker engine answers
+	@$(BIN)/python playbooks/files/make_image.py --load aorta-standin:local
+	@$(BIN)/ansible-playbook aorta.yml -i inventories/local-docker $(ARGS)
+
+test: lint unit conformance integration artifact ## Everything that decides whether a change lands
+	@echo "make test: all stages passed (what was skipped, and why, stands under each stage)"
+
+machine: ## Install what the integration tests need from Debian (root only)
+	@tests/prepare_machine.sh
+
+lint: $(VENV)/.dev ## Style, types, documentation
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/yamllint -s .
+	$(BIN)/ansible-lint
+	cd collections && $(BIN)/mypy --config-file ../pyproject.toml ansible_collections/aorta/automation/plugins
+	$(BIN)/antsibull-changelog lint
+	$(BIN)/antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
+	PYTHONPATH=collections $(BIN)/python tools/generate_config_docs.py --check
+
+unit: $(VENV)/.dev ## Unit tests
+	$(PYTEST) tests/unit -q
+
+conformance: $(VENV)/.dev ## Real traces and cases with known outcome (skipped where they are not at hand)
+	$(PYTEST) tests/conformance -q
+
+integration: $(VENV)/.dev ## Real playbooks, sshd, Docker engines, ansible-runner, a real browser
+	$(PYTEST) tests/integration -q
+
+artifact: $(VENV)/.dev ## Build, install elsewhere, ansible-test sanity and units, a run from the installed collection
+	BUILD=$(BUILD) tests/artifact.sh
+
+sanity: artifact
+
+docs: $(VENV)/.dev ## Generate the configuration reference
+	PYTHONPATH=collections $(BIN)/python tools/generate_config_docs.py
+
+clean: ## Remove what the targets above have made
+	rm -rf $(VENV) $(BUILD) dist .ansible .pytest_cache .mypy_cache .ruff_cache .hypothesis
