@@ -273,6 +273,15 @@ class Rig:
                         raise RigError(f"{host.name}: {answers.__name__[1:]} not within {timeout} s: {self._log(host)}")
                     time.sleep(0.02)
 
+    def reset(self, *names: str | Host) -> None:
+        """Power-cycle hosts (all by default) with clean disks: no fault, container or file of before is left."""
+        hosts = [self.host(name) for name in names] or self.hosts
+        self._close_masters()
+        for host in hosts:
+            self.kill_host(host)
+            store(Path(host.docker), True)
+        self.start(*hosts)
+
     def down(self) -> None:
         """Remove everything of the rig except ``directory``; harmless when it is gone already."""
         with _lock():
@@ -484,9 +493,12 @@ class Rig:
             text=True,
         )
 
-    def _remove(self) -> None:
+    def _close_masters(self) -> None:
         for path in (self.state / "cp").glob("*"):
             subprocess.run(["ssh", "-F", "none", "-O", "exit", "-S", path, "rig"], capture_output=True, check=False)
+
+    def _remove(self) -> None:
+        self._close_masters()
         for host in self.hosts:
             _end(host)
         for host in self.hosts:

@@ -37,6 +37,7 @@ FAULTS = {  # verb: what it takes
     "disk-free": "HOST [DIRECTORY]",
     "kill-host": "HOST",
     "start": "HOST",
+    "reset": "[HOST]",
 }
 
 
