@@ -27,10 +27,13 @@ try:
 except ImportError:
     msgspec = None  # type: ignore[assignment]
 
+_zlib: Any = zlib
 try:
-    from isal import isal_zlib as _zlib
+    from isal import isal_zlib
+
+    _zlib = isal_zlib
 except ImportError:
-    _zlib = zlib  # type: ignore[assignment]
+    pass
 
 CHUNK = 256 * 1024
 # The longest single event or header value, in bytes: real ones stay below 1 MiB.

@@ -1,0 +1,358 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Aorta's artifacts are PyTorch profiler traces, one or more files a rank: traces in, C(Results) out."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import (
+    COMMUNICATION,
+    COMPUTATION,
+    COPY,
+    TIMELINE_KEYS,
+    compile_rule,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils._cross_rank import (
+    clock_offsets,
+    describe,
+    list_ranks,
+    match_collectives,
+    stragglers,
+    unmatched_notes,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
+    Engine,
+    Iterations,
+    Kernel,
+    KernelCounts,
+    Note,
+    Problem,
+    RankResult,
+    Ratios,
+    Results,
+    Source,
+    Step,
+    Summary,
+    Timeline,
+    World,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import (
+    Outcome,
+    RankTrace,
+    TraceFile,
+    TraceSet,
+    assign_ranks,
+    find_traces,
+    read_files,
+    read_nodes,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base import Artifacts
+
+VERSION = "1"
+TOP_KERNELS = 50
+TOP_KERNELS_RANK = 20
+
+
+@dataclasses.dataclass
+class _Rank:
+    """One rank's figures over all its profiler windows, ns."""
+
+    rank: int
+    trace: str
+    gpu: str | None
+    timeline: dict[str, int] | None
+    counts: dict[str, int] | None
+    steps: list[list[Any]]
+    kernels: dict[tuple[str, str], list[int]]
+    collectives: list[dict[str, Any]]
+
+
+def engine_version() -> str:
+    """Version of the native engine; it changes whenever the same traces would give other figures."""
+    return VERSION
+
+
+def effective_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that decide the figures, in plain JSON types. Raises ValueError for an unusable one."""
+    rule = options.get("communication_kernels")
+    rule = "default" if rule is None else str(rule) if isinstance(rule, str) else [str(pattern) for pattern in rule]
+    compile_rule(rule)
+    limit = options.get("max_trace_bytes")
+    return {"communication_kernels": rule, "max_trace_bytes": None if limit is None else int(limit)}
+
+
+def list_files(trace_dir: Path) -> list[TraceFile]:
+    """The candidate trace files below C(trace_dir). Raises OSError."""
+    return find_traces(trace_dir)
+
+
+def parse(artifacts: Artifacts) -> Results:
+    """Analyse all traces below C(artifacts.trace_dir). Raises ValueError or OSError for unusable arguments only."""
+    options = effective_options(artifacts.options)
+    rule = compile_rule(options["communication_kernels"])
+    nodes = {**read_nodes(artifacts.trace_dir), **artifacts.nodes}
+    files = find_traces(artifacts.trace_dir)
+    outcomes = read_files(
+        files,
+        rule,
+        max_bytes=options["max_trace_bytes"],
+        processes=artifacts.processes,
+        progress=_progress(files, artifacts.progress),
+    )
+    traces = assign_ranks(outcomes)
+    if not files:
+        message = f"{artifacts.trace_dir}: no trace here (looked for *.json and *.json.gz, also in subfolders)"
+        traces.errors.append(Problem(code="no_traces", message=message))
+    results = _combine(traces, nodes, artifacts)
+    results.trace_dir = str(artifacts.trace_dir)
+    results.analysis = options
+    results.sources = [
+        Source(
+            rank=traces.file_ranks.get(outcome.file.name),
+            file=outcome.file.name,
+            bytes=outcome.file.bytes,
+            sha256=outcome.sha256,
+            mtime_ns=outcome.file.mtime_ns,
+        )
+        for outcome in outcomes
+    ]
+    return results
+
+
+def _progress(
+    files: list[TraceFile], tell: Callable[[int, int, int, str], None] | None
+) -> Callable[[Outcome], None] | None:
+    if tell is None:
+        return None
+    done = [0, 0]
+
+    def count(outcome: Outcome) -> None:
+        done[0] += 1
+        done[1] += outcome.file.bytes
+        tell(done[0], len(files), done[1], outcome.file.name)
+
+    return count
+
+
+# --- one rank ---------------------------------------------------------------------------------------------------------
+
+
+def _rank(trace: RankTrace, traces: TraceSet) -> _Rank:
+    """Add up a rank's windows; its findings go to C(traces)."""
+    result = _Rank(
+        rank=trace.rank,
+        trace=trace.files[0][0].name,
+        gpu=next((summary.gpu for _file, summary in trace.files if summary.gpu), None),
+        timeline=None,
+        counts=None,
+        steps=[],
+        kernels={},
+        collectives=[],
+    )
+    for file, summary in trace.files:
+        for code, text, count in summary.notes:
+            message = f"rank {trace.rank}: {file.name}: {text}"
+            traces.notes.append(Note(code=code, message=message, rank=trace.rank, file=file.name, count=count))
+        result.steps.extend(summary.steps)
+        result.collectives.extend(summary.collectives)
+        for name, category, calls, total in summary.kernels:
+            row = result.kernels.setdefault((name, category), [0, 0])
+            row[0] += calls
+            row[1] += total
+        if summary.timeline is None or summary.counts is None:
+            message = (
+                f"rank {trace.rank}: {file.name}: no GPU event among {summary.events} events:"
+                " the profiler recorded the host only, or lost the GPU's records"
+            )
+            traces.errors.append(Problem(code="no_gpu_events", message=message, rank=trace.rank, file=file.name))
+            continue
+        result.timeline = _sum(result.timeline, summary.timeline)
+        result.counts = _sum(result.counts, summary.counts)
+    return result
+
+
+def _sum(one: dict[str, int] | None, other: dict[str, int]) -> dict[str, int]:
+    return dict(other) if one is None else {key: one[key] + other[key] for key in other}
+
+
+def timeline_us(timeline: Mapping[str, int]) -> Timeline:
+    """The eight lengths in microseconds."""
+    return Timeline(**{key: timeline[key] / 1000 for key in TIMELINE_KEYS})
+
+
+def ratios(timeline: Mapping[str, int] | None) -> Ratios:
+    """Shares of the total time; null where there is nothing to divide by."""
+
+    def share(part: int, whole: int) -> float | None:
+        return part / whole if whole > 0 else None
+
+    if timeline is None:
+        return Ratios(compute=None, communication=None, exposed_communication=None, overlap=None, idle=None)
+    total, communication = timeline["total"], timeline["communication"]
+    return Ratios(
+        compute=share(timeline["computation"], total),
+        communication=share(communication, total),
+        exposed_communication=share(timeline["exposed_communication"], total),
+        overlap=share(communication - timeline["exposed_communication"], communication),
+        idle=share(timeline["idle"], total),
+    )
+
+
+def iterations(durations_ns: list[int]) -> Iterations | None:
+    """Statistics of step durations; None without a step. p95 interpolates linearly between neighbours."""
+    if not durations_ns:
+        return None
+    ordered = sorted(durations_ns)
+    position = 0.95 * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    p95 = ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    return Iterations(
+        count=len(ordered),
+        mean_ms=sum(ordered) / len(ordered) / 1e6,
+        median_ms=statistics.median(ordered) / 1e6,
+        std_ms=statistics.stdev(ordered) / 1e6 if len(ordered) > 1 else None,
+        min_ms=ordered[0] / 1e6,
+        max_ms=ordered[-1] / 1e6,
+        p95_ms=p95 / 1e6,
+        durations_ms=[duration / 1e6 for duration in durations_ns],
+    )
+
+
+# --- all ranks --------------------------------------------------------------------------------------------------------
+
+
+def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts) -> Results:
+    read = [_rank(trace, traces) for _number, trace in sorted(traces.ranks.items())]
+    ranks = [rank for rank in read if rank.timeline is not None or rank.steps]
+    world = _world(ranks, traces, nodes, artifacts.expected_ranks)
+    known_nodes = {rank.rank: nodes[rank.rank] for rank in ranks if rank.rank in nodes}
+    per_rank = [_rank_result(rank, nodes) for rank in ranks]
+    with_gpu = {rank.rank for rank in ranks if rank.timeline is not None}
+    groups: dict[str, list[int]] = {}
+    for trace in traces.ranks.values():
+        for _file, summary in trace.files:
+            groups.update({name: members for name, members in summary.groups.items() if name not in groups})
+    matches, notes = match_collectives(
+        {rank.rank: rank.collectives for rank in ranks if rank.rank in with_gpu},
+        groups,
+        set(world.ranks) | set(world.missing_ranks),
+    )
+    notes += unmatched_notes(matches, with_gpu)
+    offsets, clock_notes = clock_offsets(matches, known_nodes)
+    errors = sorted(traces.errors, key=lambda problem: (problem.rank is None, problem.rank or 0, problem.file or ""))
+    return Results(
+        status="error" if not ranks else "partial" if errors else "ok",
+        run_id=artifacts.run_id,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        engine=Engine(name="native", version=VERSION),
+        world=world,
+        per_rank=per_rank,
+        summary=_summary(per_rank),
+        steps=[
+            Step(rank=rank.rank, step=number, timeline_us=None if timeline is None else timeline_us(timeline))
+            for rank in ranks
+            for number, _start, _duration, timeline in rank.steps
+        ],
+        collectives=[describe(match, known_nodes, offsets) for match in matches],
+        stragglers=stragglers(matches, known_nodes, offsets),
+        clock_offsets_us={node: offset / 1000 for node, offset in offsets.items()},
+        top_kernels=_top_kernels(ranks),
+        warnings=traces.notes + notes + clock_notes,
+        errors=errors,
+    )
+
+
+def _world(ranks: list[_Rank], traces: TraceSet, nodes: Mapping[int, str], expected: frozenset[int] | None) -> World:
+    present = [rank.rank for rank in ranks]
+    if expected is None:
+        expected = frozenset(range(traces.world_size or 0))
+    seen = set(traces.file_ranks.values()) | set(traces.ranks)
+    missing = sorted((set(expected) | seen) - set(present))
+    # A rank whose trace is damaged has its own error, and so has a trace whose rank is unknown.
+    explained = {problem.rank for problem in traces.errors if problem.rank is not None}
+    unexplained = [rank for rank in missing if rank not in explained]
+    if unexplained and len(unexplained) > traces.unplaced:
+        message = f"{len(unexplained)} of {len(missing) + len(present)} ranks left no trace: {list_ranks(unexplained)}"
+        traces.errors.append(Problem(code="missing_ranks", message=message))
+    known = {nodes[rank] for rank in present if rank in nodes}
+    return World(
+        num_nodes=len(known) if known and all(rank in nodes for rank in present) else None,
+        num_ranks=len(present),
+        ranks=present,
+        missing_ranks=missing,
+    )
+
+
+def _rank_result(rank: _Rank, nodes: Mapping[int, str]) -> RankResult:
+    node = nodes.get(rank.rank)
+    neighbours = sorted(other for other, name in nodes.items() if name == node)
+    counts = rank.counts
+    return RankResult(
+        rank=rank.rank,
+        node=node,
+        local_rank=neighbours.index(rank.rank) if node is not None else None,
+        gpu=rank.gpu,
+        trace=rank.trace,
+        timeline_us=None if rank.timeline is None else timeline_us(rank.timeline),
+        ratios=ratios(rank.timeline),
+        iterations=iterations([duration for _number, _start, duration, _timeline in rank.steps]),
+        kernel_counts=None
+        if counts is None
+        else KernelCounts(computation=counts[COMPUTATION], communication=counts[COMMUNICATION], memcpy=counts[COPY]),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured else None
+
+
+def _summary(ranks: list[RankResult]) -> Summary:
+    means = [rank.iterations.mean_ms for rank in ranks if rank.iterations is not None]
+    average = _mean(means)
+    return Summary(
+        avg_iteration_ms=average,
+        avg_compute_ratio=_mean(rank.ratios.compute for rank in ranks),
+        avg_communication_ratio=_mean(rank.ratios.communication for rank in ranks),
+        avg_exposed_communication_ratio=_mean(rank.ratios.exposed_communication for rank in ranks),
+        avg_overlap_ratio=_mean(rank.ratios.overlap for rank in ranks),
+        avg_idle_ratio=_mean(rank.ratios.idle for rank in ranks),
+        time_variance_ratio=statistics.stdev(means) / average if len(means) > 1 and average else None,
+    )
+
+
+def _top_kernels(ranks: list[_Rank]) -> list[Kernel]:
+    overall: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    tables = []
+    for rank in ranks:
+        tables += _top(rank.rank, rank.kernels, TOP_KERNELS_RANK)
+        for key, (calls, total) in rank.kernels.items():
+            overall[key][0] += calls
+            overall[key][1] += total
+    return _top(None, overall, TOP_KERNELS) + tables
+
+
+def _top(rank: int | None, kernels: Mapping[tuple[str, str], list[int]], number: int) -> list[Kernel]:
+    whole = sum(total for _calls, total in kernels.values())
+    ordered = sorted(kernels.items(), key=lambda item: (-item[1][1], item[0]))
+    return [
+        Kernel(
+            rank=rank,
+            name=name,
+            category=category,  # type: ignore[arg-type]
+            calls=calls,
+            total_us=total / 1000,
+            mean_us=total / calls / 1000,
+            share=total / whole if whole else None,
+        )
+        for (name, category), (calls, total) in ordered[:number]
+    ]
