@@ -64,14 +64,14 @@ def remains(number: int) -> list[str]:
     return found
 
 
-def refused(address: str, port: int = 22, timeout: float = 1.0) -> str:
-    """How a TCP connection fails: ``answers``, ``refused`` or ``silent``."""
+def port_22(address: str, timeout: float = 1.0) -> str:
+    """What a connection to sshd meets: ``answers``, ``refused`` or ``silent`` (no answer within seconds)."""
     try:
-        with socket.create_connection((address, port), timeout=timeout) as connection:
-            return "answers" if connection.recv(4) else "refused"
+        with socket.create_connection((address, 22), timeout=timeout) as connection:
+            return "answers" if connection.recv(4) == b"SSH-" else "closed"
     except ConnectionRefusedError:
         return "refused"
-    except OSError:
+    except TimeoutError:
         return "silent"
 
 
@@ -140,27 +140,27 @@ def test_faults(fresh_rig: Rig) -> None:
     rig, (first, second) = fresh_rig, fresh_rig.hosts[:2]
 
     rig.sshd_stop(first)
-    assert refused(first.address) == "refused"
+    assert port_22(first.address) == "refused"
     rig.sshd_start(first)
-    assert refused(first.address) == "answers"
+    assert port_22(first.address) == "answers"
 
     rig.link_down(first)
-    assert refused(first.address) == "silent"
-    assert refused(second.address) == "answers"
+    assert port_22(first.address) == "silent"
+    assert port_22(second.address) == "answers"
     rig.link_up(first)
-    assert refused(first.address, timeout=10) == "answers"
+    assert port_22(first.address, timeout=10) == "answers"
 
     rig.freeze(first)
-    assert refused(first.address) == "silent"
+    assert port_22(first.address) == "silent"
     rig.thaw(first)
-    assert refused(first.address, timeout=10) == "answers"
+    assert port_22(first.address, timeout=10) == "answers"
 
     probe = "import socket; socket.create_connection(('{}', 22), timeout=2)"
     rig.partition(first, second)
     for host, other in ((first, second), (second, first)):
         with pytest.raises(RigError, match="timed out"):
             host.run("python3", "-c", probe.format(other.address))
-        assert refused(host.address) == "answers"
+        assert port_22(host.address) == "answers"
     rig.heal()
     first.run("python3", "-c", probe.format(second.address))
 
@@ -183,7 +183,7 @@ def test_faults(fresh_rig: Rig) -> None:
 
 def test_engine_faults(fresh_rig: Rig) -> None:
     rig, host = fresh_rig, fresh_rig.hosts[0]
-    host.run("docker", "run", "-d", "--name", "box", IMAGE, "sleep", "99")
+    host.run("docker", "run", "-d", "--name", "box", "--stop-signal", "KILL", IMAGE, "sleep", "99")
 
     rig.docker_pause(host)
     with pytest.raises(RigError, match="124"):
@@ -212,9 +212,9 @@ def test_power_off_and_reset(fresh_rig: Rig) -> None:
     host.run("docker", "run", "-d", "--name", "box", IMAGE, "sleep", "99")
     rig.kill_host(host)
     assert not host.pids()
-    assert refused(host.address) == "silent"
+    assert port_22(host.address) == "silent"
     rig.start(host)
-    assert refused(host.address) == "answers"
+    assert port_22(host.address) == "answers"
     assert host.run("docker", "ps", "-a", "--format", "{{.Names}}").split() == ["box"]  # the store outlives it
     rig.reset(host)
     assert host.run("docker", "ps", "-a", "--format", "{{.Names}}").split() == []

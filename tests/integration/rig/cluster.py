@@ -255,7 +255,9 @@ class Rig:
             host.pid = int(text)
             if self.controllers == ["cgroup2"]:
                 _prepare_v2(host)
-            _ip(f"link add {host.veth} type veth peer name eth0 netns {host.pid}")
+            # The hardware address is the same after a reboot, or ARP entries of others would be wrong for half a minute.
+            mac = "02:a0:" + ":".join(f"{int(part):02x}" for part in host.address.split("."))
+            _ip(f"link add {host.veth} type veth peer name eth0 address {mac} netns {host.pid}")
             _ip(f"link set {host.veth} master {self.bridge} up")
             process.stdin.write("go\n")
             process.stdin.close()
@@ -334,6 +336,7 @@ class Rig:
         """Kill the ssh listener and all sessions."""
         host = self.host(name)
         _kill(host.pids_named("sshd"), signal.SIGKILL)
+        self._wait(lambda: not host.pids_named("sshd"), f"{host.name}: end of sshd")
 
     def sshd_start(self, name: str | Host) -> None:
         host = self.host(name)
@@ -355,7 +358,9 @@ class Rig:
 
     def docker_kill(self, name: str | Host) -> None:
         """Kill the engine; shims and containers stay alive, as they do after a crash."""
-        _kill(self.host(name).pids_named("dockerd"), signal.SIGKILL)
+        host = self.host(name)
+        _kill(host.pids_named("dockerd"), signal.SIGKILL)
+        self._wait(lambda: not host.pids_named("dockerd"), f"{host.name}: end of dockerd")
 
     def docker_start(self, name: str | Host) -> None:
         host = self.host(name)
