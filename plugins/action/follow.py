@@ -77,17 +77,17 @@ class ActionModule(ActionBase):
                 "phase": {"type": "str", "default": "run"},
                 "runtime": {"type": "str", "choices": ["docker", "process"], "required": True},
                 "directories": {"type": "dict", "required": True},
-                "container": {"type": "str"},
+                "containers": {"type": "dict"},
                 "timeout": {"type": "int", "required": True},
                 "stream": {"type": "str", "default": "all"},
                 "unreachable_grace": {"type": "int", "default": 60},
                 "interval": {"type": "float", "default": 0.5},
             },
-            required_if=[("runtime", "docker", ["container"])],
+            required_if=[("runtime", "docker", ["containers"])],
         )
-        container = str(args["container"]) if args["runtime"] == "docker" else None
+        containers = args["containers"] if args["runtime"] == "docker" else {}
         targets = [
-            self._target(str(host), str(directory), container, task_vars)
+            self._target(str(host), str(directory), containers.get(host), task_vars)
             for host, directory in args["directories"].items()
         ]
         if not targets:
@@ -117,10 +117,10 @@ class ActionModule(ActionBase):
                     host=failure.host,
                     rank=failure.rank,
                     exit_code=failure.exit_code,
-                    log_tail=failure.log_tail,
+                    log_tail=_follow.excerpt(failure.log_tail, _manifest.LOG_TAIL_LINES),
                 ),
             )
-            shown = "\n".join(f"  | {printable(line)}" for line in failure.log_tail[-12:])
+            shown = "\n".join(f"  | {printable(line)}" for line in _follow.excerpt(failure.log_tail, 12))
             log = run_dir / "logs" / f"{_follow.safe_name(failure.host)}.log"
             raise AnsibleActionFail(f"{failure.message}\n{shown}\n  (the whole log: {log})") from None
         finally:
@@ -157,7 +157,7 @@ class ActionModule(ActionBase):
             return code, out, err
 
         sudo = boolean(variables.get("ansible_become", False), strict=False) or bool(self._task.become)
-        return _follow.Target(host, shell, directory, container, sudo)
+        return _follow.Target(host, shell, directory, None if container is None else str(container), sudo)
 
 
 class _Interrupt:

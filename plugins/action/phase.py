@@ -81,13 +81,12 @@ class ActionModule(ActionBase):
         for host in map(str, args["hosts"]):
             host_result = task_vars["hostvars"][host].get(args["results"])
             found += [(host, text) for text in problems_of(host_result, args["expect"])]
+        if args["record"]:
+            hostvars = task_vars["hostvars"]
+            results = {host: hostvars[host].get(args["results"]) or {} for host in map(str, args["hosts"])}
+            _manifest.update(run_dir, lambda m: _manifest.add_results(m, results))
+            _manifest.write_nodes(run_dir)
         if not found:
-            if args["record"]:
-                results = {
-                    host: task_vars["hostvars"][host].get(args["results"]) or {} for host in map(str, args["hosts"])
-                }
-                _manifest.update(run_dir, lambda m: _manifest.add_results(m, results))
-                _manifest.write_nodes(run_dir)
             return
         hosts = list(dict.fromkeys(host for host, _text in found))
         lines = [f"  {host}: {text}" for host, text in found]

@@ -40,9 +40,9 @@ options:
     description: The hosts to follow, in the order of their node ranks, with the directory of the step on each.
     type: dict
     required: true
-  container:
-    description: Name of the step's container on every host. Required with O(runtime=docker).
-    type: str
+  containers:
+    description: Name or id of the step's container on each host. Required with O(runtime=docker).
+    type: dict
   timeout:
     description: Deadline of the step in seconds.
     type: int
@@ -82,7 +82,9 @@ EXAMPLES = r"""
     directories:
       node0: /var/tmp/run/node0/steps/train
       node1: /var/tmp/run/node1/steps/train
-    container: aorta-benchmark
+    containers:
+      node0: aorta-benchmark
+      node1: aorta-benchmark
     timeout: 3600
   run_once: true
 """

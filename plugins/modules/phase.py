@@ -49,7 +49,7 @@ options:
     type: str
   record:
     description:
-      - Whether to keep in the manifest what good results hold, that is, facts of the host (C(host)), the image
+      - Whether to keep in the manifest what the results hold, that is, facts of the host (C(host)), the image
         (C(image)) and the traces (C(traces)). With traces, C(traces/nodes.json) is written too (rank to host).
     type: bool
     default: false

@@ -26,7 +26,8 @@ from ansible_collections.aorta.automation.plugins.module_utils import _host
 Shell = Callable[[str], tuple[int, bytes, bytes]]
 
 PIECE_BYTES = 1 << 20
-TAIL_LINES = 40
+TAIL_LINES = 200
+
 ENGINE_PATIENCE_SECONDS = 10
 # torch.distributed.elastic's report: the first failure, then "rank      : 5 (local_rank: 1)"
 ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+)", re.DOTALL)
@@ -331,6 +332,13 @@ def _first_failed(followers: list[HostFollower], step: str) -> Failure | None:
     who = f"{host}, rank {rank}" if rank is not None else host
     message = f"{step}: failed first on {who}: {_explain(state)}"
     return Failure(host, "step_failed", message, exit_code=state.exit_code, rank=rank, log_tail=tail)
+
+
+def excerpt(tail: list[str], count: int) -> list[str]:
+    """The C(count) lines that tell most of a failure: from the first traceback on, else the last ones."""
+    start = next((i for i, line in enumerate(tail) if "Traceback (most recent call last)" in line), len(tail) - count)
+    start = max(0, min(start, len(tail) - count))
+    return tail[start : start + count]
 
 
 def _explain(state: State) -> str:

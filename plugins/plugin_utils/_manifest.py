@@ -122,5 +122,5 @@ def set_failure(
             "exit_code": exit_code,
             "reason": reason,
             "message": message,
-            "log_tail": (log_tail or [])[-LOG_TAIL_LINES:],
+            "log_tail": log_tail or [],
         }
