@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE))
 
 from rig import RigError  # noqa: E402
 from rig.cluster import Rig  # noqa: E402
-from rig.prepare import impossible, prepare  # noqa: E402
+from rig.prepare import install, prepare  # noqa: E402
 
 RunAnsible = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -27,14 +27,11 @@ RunAnsible = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session")
 def rig_machine() -> None:
     """Skip, saying why, where there can be no rig; install what one needs otherwise."""
-    reason = impossible()
-    if reason is None:
-        try:
-            prepare()
-        except RigError as error:
-            reason = str(error)
-    if reason:
-        pytest.skip(f"no rig of real hosts: {reason}")
+    try:
+        install()
+    except RigError as error:
+        pytest.skip(f"no rig of real hosts: {error}")
+    prepare()
 
 
 @pytest.fixture(scope="session")

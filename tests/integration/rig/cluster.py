@@ -28,7 +28,7 @@ RUN = Path("/run/aorta-rig")
 HERE = Path(__file__).resolve().parent
 # Top-level directories of the machine that a host may see; every other one is hidden from it.
 VISIBLE = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "var"}
-HIDDEN_BELOW = ("usr/local", "etc/ssh", "etc/docker", "var/tmp", "var/cache", "var/lib/docker", "var/log", "var/spool")
+HIDDEN_BELOW = ("usr/local", "etc/ssh", "etc/docker", "etc/apt", "var/tmp", "var/cache", "var/log", "var/spool")
 CLEAN_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 _children: list[subprocess.Popen] = []  # of this process; each has to be reaped once it ended
 
@@ -111,6 +111,7 @@ class Rig:
     disk: str = "1g"
     data: str = "256m"
     binds: list[str] = field(default_factory=list)
+    starter: list[int] = field(default_factory=lambda: [os.getpid(), _start_time(os.getpid())])
     hosts: list[Host] = field(default_factory=list)
 
     # ------------------------------------------------------------------ life
@@ -159,6 +160,9 @@ class Rig:
                     other._remove()
                 elif Path(other.directory) == directory:
                     raise RigError(f"a rig is up in {directory}; take it down first")
+            for path in RUN.glob("[0-9]*"):
+                if not (path / "rig.json").exists():  # whoever reserved it was killed at once
+                    remove_tree(path)
             number = _reserve(number)
             rig = cls(
                 number=number,
@@ -210,17 +214,20 @@ class Rig:
         """Every rig of this machine."""
         found = []
         for path in sorted(RUN.glob("*/rig.json")):
-            values = json.loads(path.read_text())
+            try:
+                values = json.loads(path.read_text())
+            except FileNotFoundError:  # removed this very moment
+                continue
             values["hosts"] = [Host(**host) for host in values["hosts"]]
             found.append(cls(**values))
         return found
 
     @property
     def dead(self) -> bool:
-        """Whether its owner is gone, or all of its hosts are."""
+        """Whether its owner is gone; without an owner, whether all of its hosts are and nobody is starting them."""
         if self.owner:
             return _start_time(self.owner[0]) != self.owner[1]
-        return not any(host.up for host in self.hosts)
+        return _start_time(self.starter[0]) != self.starter[1] and not any(host.up for host in self.hosts)
 
     @property
     def state(self) -> Path:
@@ -255,7 +262,7 @@ class Rig:
             host.pid = int(text)
             if self.controllers == ["cgroup2"]:
                 _prepare_v2(host)
-            # The hardware address is the same after a reboot, or ARP entries of others would be wrong for half a minute.
+            # The same hardware address after a reboot, or ARP entries of others would be wrong for half a minute.
             mac = "02:a0:" + ":".join(f"{int(part):02x}" for part in host.address.split("."))
             _ip(f"link add {host.veth} type veth peer name eth0 address {mac} netns {host.pid}")
             _ip(f"link set {host.veth} master {self.bridge} up")
@@ -508,8 +515,6 @@ class Rig:
             _end(host)
         for host in self.hosts:
             _ip(f"link del {host.veth}", missing_ok=True)
-            for cgroup in host.cgroups:
-                _remove_cgroup(Path(cgroup))
         for cgroup in {str(Path(c).parent) for host in self.hosts for c in host.cgroups}:
             _remove_cgroup(Path(cgroup))
         _ip(f"link del {self.bridge}", missing_ok=True)
@@ -616,7 +621,7 @@ def _freeze(host: Host, frozen: bool) -> None:
 
 
 def _end(host: Host) -> None:
-    """Kill every process of a host and wait until none is left."""
+    """Kill every process of a host, wait until none is left, and remove its cgroups."""
     with contextlib.suppress(RigError, OSError):
         _freeze(host, False)
     deadline = time.monotonic() + 20
@@ -626,6 +631,8 @@ def _end(host: Host) -> None:
             raise RigError(f"{host.name}: processes {sorted(pids)} do not end")
         time.sleep(0.02)
         _children[:] = [child for child in _children if child.poll() is None]
+    for cgroup in host.cgroups:
+        _remove_cgroup(Path(cgroup))
 
 
 def _hierarchies() -> list[tuple[str, Path]]:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,21 +78,30 @@ def check(with_image: bool = True) -> str | None:
     return reason
 
 
-def prepare() -> list[str]:
-    """Install what is missing and make the template store; returns what was done. RigError with one line otherwise."""
+def install() -> list[str]:
+    """Install the Debian packages that are missing and return their names; RigError with one line otherwise."""
     reason = impossible()
     if reason:
         raise RigError(reason)
-    CACHE.mkdir(parents=True, exist_ok=True)
+    packages = sorted(set(_missing().values()))
+    if packages:
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        with _no_services():
+            _call("apt-get", "-q", "update", env=environment)
+            _call("apt-get", "-qy", "--no-install-recommends", "install", *packages, env=environment)
+    if _missing():
+        raise RigError(f"still missing after the installation: {', '.join(_missing())}")
+    return packages
+
+
+def prepare() -> list[str]:
+    """Install what is missing and make the template store; returns what was done. RigError with one line otherwise."""
     done = []
+    if packages := install():
+        done.append("installed " + " ".join(packages))
+    CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        packages = sorted(set(_missing().values()))
-        if packages:
-            _install(packages)
-            done.append("installed " + " ".join(packages))
-        if _missing():
-            raise RigError(f"still missing after the installation: {', '.join(_missing())}")
         if not _template().is_dir():
             _make_template()
             done.append(f"made the store with {IMAGE}")
@@ -124,6 +134,7 @@ def seed(target: Path, name: str, addresses: Mapping[str, str], keys: Path) -> N
     write("etc/hostname", f"{name}\n")
     write("etc/hosts", "127.0.0.1 localhost\n" + "".join(f"{ip} {host}\n" for host, ip in addresses.items()))
     write("etc/resolv.conf", "")
+    write("etc/machine-id", uuid.uuid4().hex + "\n", 0o444)
     people = [user for user in pwd.getpwall() if user.pw_uid < 1000 or user.pw_name == "nobody"]
     lines = [f"{u.pw_name}:x:{u.pw_uid}:{u.pw_gid}:{u.pw_gecos}:{u.pw_dir}:{u.pw_shell}\n" for u in people]
     write("etc/passwd", "".join(lines) + f"bench:x:{BENCH}:{BENCH}::/home/bench:/bin/bash\n")
@@ -211,13 +222,6 @@ def _file_system(path: Path) -> str:
     return "unknown"
 
 
-def _install(packages: list[str]) -> None:
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    with _no_services():
-        _call("apt-get", "-q", "update", env=environment)
-        _call("apt-get", "-qy", "--no-install-recommends", "install", *packages, env=environment)
-
-
 @contextmanager
 def _no_services(policy: Path = Path("/usr/sbin/policy-rc.d")) -> Iterator[None]:
     """Keep package scripts from starting an sshd or an engine on the machine itself."""
@@ -248,8 +252,7 @@ def _make_template() -> None:
     from .cluster import Rig
 
     target = _template()
-    remove_tree(target.parent)  # an older builder's store is of no use
-    target.parent.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as work:
         archive = Path(work, "image.tar")
         if MAKE_IMAGE.exists():
@@ -265,6 +268,8 @@ def _make_template() -> None:
             fresh.mkdir()
             for name in ("image", "overlay2"):
                 Path(host.docker, name).rename(fresh / name)
+        for older in target.parent.iterdir():
+            remove_tree(older)
         fresh.rename(target)
 
 
