@@ -48,7 +48,7 @@ _COPY_KERNEL = re.compile(
     r"|__amd_rocclr_copyBuffer(?:Rect)?(?:Aligned)?)(?:\.kd)?\Z"
 )
 # TraceLens' rule, so that numbers compare.
-DEFAULT_COMMUNICATION = ("nccl", "rccl", "cross_device_reduce")
+TRACELENS_COMMUNICATION = ("nccl", "rccl", "cross_device_reduce")
 # What that rule misses. Ordinary (for instance compiled) kernels that merely have all_reduce in their name stay out.
 EXTENDED_COMMUNICATION = (
     "msccl",  # MSCCL, MSCCL++
@@ -69,14 +69,14 @@ OUTSIDE_SHARE = 0.01
 def compile_rule(rule: str | Sequence[str]) -> re.Pattern[str]:
     """The pattern that says which kernels are communication.
 
-    C(rule) is C(default), C(extended), or a list of regular expressions (plain parts of a name are such), searched
+    C(rule) is C(tracelens), C(extended), or a list of regular expressions (plain parts of a name are such), searched
     anywhere in the name in any case. Raises ValueError naming what is wrong.
     """
     if isinstance(rule, str):
-        known = {"default": DEFAULT_COMMUNICATION, "extended": DEFAULT_COMMUNICATION + EXTENDED_COMMUNICATION}
+        known = {"tracelens": TRACELENS_COMMUNICATION, "extended": TRACELENS_COMMUNICATION + EXTENDED_COMMUNICATION}
         if rule not in known:
             raise ValueError(
-                f"communication_kernels: {rule!r} is neither 'default' nor 'extended' nor a list of patterns"
+                f"communication_kernels: {rule!r} is neither 'tracelens' nor 'extended' nor a list of patterns"
             )
         rule = known[rule]
     for pattern in rule:
@@ -85,7 +85,7 @@ def compile_rule(rule: str | Sequence[str]) -> re.Pattern[str]:
         except re.error as exc:
             raise ValueError(f"communication_kernels: {pattern!r} is no regular expression: {exc}") from None
     if not rule or any(not pattern for pattern in rule):
-        raise ValueError("communication_kernels: empty pattern; give parts of kernel names, 'default' or 'extended'")
+        raise ValueError("communication_kernels: empty pattern; give parts of kernel names, 'tracelens' or 'extended'")
     return re.compile("|".join(f"(?:{pattern})" for pattern in rule), re.IGNORECASE)
 
 

@@ -57,8 +57,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files impo
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base import Artifacts
 
 VERSION = "1"
-TOP_KERNELS = 50
-TOP_KERNELS_RANK = 20
+TOP_KERNELS = 20
 
 
 @dataclasses.dataclass
@@ -83,10 +82,14 @@ def engine_version() -> str:
 def effective_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that decide the figures, in plain JSON types. Raises ValueError for an unusable one."""
     rule = options.get("communication_kernels")
-    rule = "default" if rule is None else str(rule) if isinstance(rule, str) else [str(pattern) for pattern in rule]
+    rule = "tracelens" if rule is None else str(rule) if isinstance(rule, str) else [str(pattern) for pattern in rule]
     compile_rule(rule)
-    limit = options.get("max_trace_bytes")
-    return {"communication_kernels": rule, "max_trace_bytes": None if limit is None else int(limit)}
+    limit, top = options.get("max_trace_bytes"), options.get("top_kernels")
+    return {
+        "communication_kernels": rule,
+        "max_trace_bytes": None if limit is None else int(limit),
+        "top_kernels": TOP_KERNELS if top is None else int(top),
+    }
 
 
 def list_files(trace_dir: Path) -> list[TraceFile]:
@@ -111,7 +114,7 @@ def parse(artifacts: Artifacts) -> Results:
     if not files:
         message = f"{artifacts.trace_dir}: no trace here (looked for *.json and *.json.gz, also in subfolders)"
         traces.errors.append(Problem(code="no_traces", message=message))
-    results = _combine(traces, nodes, artifacts)
+    results = _combine(traces, nodes, artifacts, options["top_kernels"])
     results.trace_dir = str(artifacts.trace_dir)
     results.analysis = options
     results.sources = [
@@ -230,7 +233,7 @@ def iterations(durations_ns: list[int]) -> Iterations | None:
 # --- all ranks --------------------------------------------------------------------------------------------------------
 
 
-def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts) -> Results:
+def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts, top: int) -> Results:
     read = [_rank(trace, traces) for _number, trace in sorted(traces.ranks.items())]
     ranks = [rank for rank in read if rank.timeline is not None or rank.steps]
     world = _world(ranks, traces, nodes, artifacts.expected_ranks)
@@ -265,7 +268,7 @@ def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts) -
         collectives=[describe(match, known_nodes, offsets) for match in matches],
         stragglers=stragglers(matches, known_nodes, offsets),
         clock_offsets_us={node: offset / 1000 for node, offset in offsets.items()},
-        top_kernels=_top_kernels(ranks),
+        top_kernels=_top_kernels(ranks, top),
         warnings=traces.notes + notes + clock_notes,
         errors=errors,
     )
@@ -330,15 +333,15 @@ def _summary(ranks: list[RankResult]) -> Summary:
     )
 
 
-def _top_kernels(ranks: list[_Rank]) -> list[Kernel]:
+def _top_kernels(ranks: list[_Rank], number: int) -> list[Kernel]:
     overall: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     tables = []
     for rank in ranks:
-        tables += _top(rank.rank, rank.kernels, TOP_KERNELS_RANK)
+        tables += _top(rank.rank, rank.kernels, number)
         for key, (calls, total) in rank.kernels.items():
             overall[key][0] += calls
             overall[key][1] += total
-    return _top(None, overall, TOP_KERNELS) + tables
+    return _top(None, overall, number) + tables
 
 
 def _top(rank: int | None, kernels: Mapping[tuple[str, str], list[int]], number: int) -> list[Kernel]:
