@@ -23,11 +23,11 @@ from typing import Any, NamedTuple, NoReturn
 sys.dont_write_bytecode = True  # the tree may be mounted read-only, or belong to someone else
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
 
-from standin import config as configuration
-from standin import kineto
-from standin.config import Config, ConfigError
-from standin.schedule import Schedule, analytic, measure, profiled_steps
-from standin.world import DistError, World
+from standin import config as configuration  # noqa: E402
+from standin import kineto  # noqa: E402
+from standin.config import Config, ConfigError  # noqa: E402
+from standin.schedule import Schedule, analytic, measure, profiled_steps  # noqa: E402
+from standin.world import DistError, World  # noqa: E402
 
 __all__ = ["analytic", "main"]
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Configuration of the stand-in: a JSON or YAML file, then dotted overrides, read the way Aorta's trainer reads them."""
+"""Configuration of the stand-in: a JSON or YAML file, then dotted overrides, read as Aorta's trainer reads them."""
 
 from __future__ import annotations
 

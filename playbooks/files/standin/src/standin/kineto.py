@@ -22,12 +22,20 @@ _LAUNCH_TO_START = 8_000  # the shortest way from launch to start
 _FIRST_LAUNCH = 600_000  # after the host's start of the step
 _CHILDREN = ("aten::view", "aten::empty_strided", "aten::as_strided", "aten::t")
 
-_COMPLETE = '  {\n    "ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": %d,\n    "ts": %s, "dur": %s,\n    "args": {%s}\n  }'
+_COMPLETE = (
+    '  {\n    "ph": "X", "cat": "%s", "name": %s, "pid": %d, "tid": %d,\n'
+    '    "ts": %s, "dur": %s,\n    "args": {%s}\n  }'
+)
 _FLOW_START = '  {\n    "ph": "s", "id": %d, "pid": %d, "tid": %d, "ts": %s,\n    "cat": "ac2g", "name": "ac2g"\n  }'
 _FLOW_END = (
     '  {\n    "ph": "f", "id": %d, "pid": %d, "tid": %d, "ts": %s,\n    "cat": "ac2g", "name": "ac2g", "bp": "e"\n  }'
 )
 _META = '  {\n    "name": "%s", "ph": "M", "ts": %s, "pid": %s, "tid": %s,\n    "args": {"%s": %s}\n  }'
+_SPAN = (
+    '  {\n    "ph": "X", "cat": "Trace", "ts": %s, "dur": %s,\n    "pid": "Spans", "tid": "PyTorch Profiler",\n'
+    '    "name": "PyTorch Profiler (0)",\n    "args": {"Op count": 0}\n  }'
+)
+_INSTANT = '  {\n    "name": "%s", "ph": "i", "s": "g",\n    "pid": "%s", "tid": "%s", "ts": %s\n  }'
 
 
 class Process(NamedTuple):
@@ -146,18 +154,9 @@ class _Writer:
         if self.gpu_events:
             yield from self.device
         yield from self._metadata(begin)
-        yield (
-            '  {\n    "ph": "X", "cat": "Trace", "ts": %s, "dur": %s,\n    "pid": "Spans", "tid": "PyTorch Profiler",\n'
-            '    "name": "PyTorch Profiler (0)",\n    "args": {"Op count": 0}\n  }' % (self.ts(begin), _us(end - begin))
-        )
-        yield (
-            '  {\n    "name": "Iteration Start: PyTorch Profiler", "ph": "i", "s": "g",\n'
-            '    "pid": "Traces", "tid": "Trace PyTorch Profiler", "ts": %s\n  }' % self.ts(begin)
-        )
-        yield (
-            '  {\n    "name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": %s\n  }'
-            % self.ts(end)
-        )
+        yield _SPAN % (self.ts(begin), _us(end - begin))
+        yield _INSTANT % ("Iteration Start: PyTorch Profiler", "Traces", "Trace PyTorch Profiler", self.ts(begin))
+        yield _INSTANT % ("Record Window End", "", "", self.ts(end))
 
     def _metadata(self, ts_ns: int) -> Iterable[str]:
         ts, pid = self.ts(ts_ns), self.main
@@ -201,14 +200,14 @@ class _Writer:
         external = self._annotation(f"ProfilerStep#{step.step}", self.main, step.host_start, step.host_end)
         compute = [op for op in step.ops if op.stream == COMPUTE_STREAM]
         self._gpu_annotation(f"ProfilerStep#{step.step}", COMPUTE_STREAM, compute[0].start, compute[-1].end, external)
-        launches = launch_times(step)
-        optimizer = [(at, op) for at, op in zip(launches, step.ops) if op.operator == "aten::_fused_adamw_"]
+        launches = list(zip(launch_times(step), step.ops))  # noqa: B905  strict= needs Python 3.10
+        optimizer = [(at, op) for at, op in launches if op.operator == "aten::_fused_adamw_"]
         name = "Optimizer.step#AdamW.step"
         external = self._annotation(
             name, self.main, optimizer[0][0] - _lead(optimizer[0][1]) - 200, optimizer[-1][0] + _LAUNCH_NS + 1_000
         )
         self._gpu_annotation(name, AUX_STREAM, optimizer[0][1].start, optimizer[-1][1].end, external)
-        for at, op in zip(launches, step.ops):
+        for at, op in launches:
             self._op(op, at)
 
     def _op(self, op: Op, launch: int) -> None:
@@ -260,7 +259,8 @@ class _Writer:
         self.runtime.append(_COMPLETE % ("cuda_runtime", call, p.pid, tid, start, _us(_LAUNCH_NS), link))
         self.runtime.append(_FLOW_START % (correlation, p.pid, tid, start))
         on_gpu = self.ts(op.start)
-        args = f'"External id": {external}, "device": {p.device}, "stream": {op.stream}, "correlation": {correlation}, "kind": "{kind}"'
+        args = f'"External id": {external}, "device": {p.device}, "stream": {op.stream}'
+        args += f', "correlation": {correlation}, "kind": "{kind}"'
         if op.category == "kernel":
             args += ', "grid": [1216, 1, 1], "block": [256, 1, 1]' + comm
         else:
@@ -272,9 +272,10 @@ class _Writer:
 
     def _comm_args(self, what: Collective) -> str:
         return (
-            f'"Collective name": "{what.name}", "In msg nelems": {what.in_elements}, "Out msg nelems": {what.out_elements}, '
-            f'"Group size": {self.p.world_size}, "dtype": "{what.dtype}", "In split size": "[]", "Out split size": "[]", '
-            f'"Process Group Name": "0", "Process Group Description": "default_pg", "Process Group Ranks": {self.group}, '
+            f'"Collective name": "{what.name}", "In msg nelems": {what.in_elements}, '
+            f'"Out msg nelems": {what.out_elements}, "Group size": {self.p.world_size}, "dtype": "{what.dtype}", '
+            f'"In split size": "[]", "Out split size": "[]", "Process Group Name": "0", '
+            f'"Process Group Description": "default_pg", "Process Group Ranks": {self.group}, '
             f'"Seq": {what.seq}, "Rank": {self.p.rank}'
         )
 
@@ -282,7 +283,7 @@ class _Writer:
 def _us(ns: int) -> str:
     """Nanoseconds as the decimal microseconds of a trace."""
     sign = "-" if ns < 0 else ""
-    return "%s%d.%03d" % (sign, abs(ns) // 1000, abs(ns) % 1000)
+    return f"{sign}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
 
 
 def _lead(op: Op) -> int:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the GPUs of the stand-in would have done: one training step after the other, on every rank, in integer nanoseconds.
+"""What the GPUs of the stand-in would have done: training steps, on every rank, in integer nanoseconds.
 
 The pattern is FSDP's. Forward: a layer's parameters are all-gathered, then its kernels run. Backward: the next layer's
 all-gather is prefetched, the layer's kernels run, its gradients are reduce-scattered. Then gradient norm, all-reduce,
@@ -40,7 +40,10 @@ class Kernel(NamedTuple):
     share: float
 
 
-_GEMM = "Cijk_%s_BBS_BH_Bias_HAS_SAV_UserArgs_MT%s_MI16x16x1_SN_LDSB1_AFC1_GRVWA8_GRVWB8_GSUAMB_GLS0_ISA942_IU1_K1_SK3_WG32_8_1"
+_GEMM = (
+    "Cijk_%s_BBS_BH_Bias_HAS_SAV_UserArgs_MT%s_MI16x16x1_SN_LDSB1_AFC1_GRVWA8_GRVWB8_GSUAMB_GLS0_ISA942_IU1_K1_SK3"
+    "_WG32_8_1"
+)
 _ELEMENTWISE = (
     "void at::native::vectorized_elementwise_kernel<8, at::native::%s, std::array<char*, %dul> >"
     "(int, at::native::%s, std::array<char*, %dul>)"
@@ -51,7 +54,10 @@ def _elementwise(functor: str, arrays: int) -> str:
     return _ELEMENTWISE % (functor, arrays, functor, arrays)
 
 
-_NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float, c10::BFloat16 const*)"
+_NORM = (
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>"
+    "(int, float, c10::BFloat16 const*)"
+)
 _NORM_BACKWARD = (
     "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<c10::BFloat16, float>(c10::BFloat16 const*)"
 )
@@ -184,7 +190,7 @@ class Schedule:
         return random.Random(f"{self.seed}/{rank}/{step}/{part}")
 
     def window(self, first: int, count: int) -> list[list[RankStep]]:
-        """Steps first … first+count−1, for each rank; times in ns after the origin of step `first`."""
+        """Steps first … first+count-1, for each rank; times in ns after the origin of step `first`."""
         result: list[list[RankStep]] = [[] for _ in range(self.world_size)]
         origin = 0
         for index in range(first, first + count):
@@ -422,7 +428,7 @@ class _StepRun:
             reduced = self.collective("_reduce_scatter_base", s.shard, "BFloat16", self.compute)
             if layer and not s.backward_prefetch:
                 gathered = self.collective("_allgather_base", s.shard, "BFloat16", self.compute)
-        self.compute = [max(times) for times in zip(self.compute, reduced)]
+        self.compute = list(map(max, self.compute, reduced))
 
     def gradient_norm(self) -> int:
         """Norm of the gradients over all ranks; returns its nominal end, the next step's origin."""
@@ -438,7 +444,7 @@ class _StepRun:
 
 
 def profiled_steps(config: Config) -> tuple[int, int]:
-    """(first step, number of steps) in the trace: the last cycle of torch's profiler schedule that recorded anything."""
+    """(first step, number of steps) in the trace: the last cycle of torch's profiler schedule that recorded any."""
     profiling = config["profiling"]
     steps = config["training"]["max_steps"]
     skip = profiling["wait"] + profiling["warmup"]
@@ -469,10 +475,10 @@ def measure(intervals: Sequence[tuple[int, int, str]]) -> dict[str, int]:
         0,
     )
     result["total"] = points[-1] - points[0]
-    for point, following in zip(points, points[1:]):
+    for number, point in enumerate(points[:-1]):
         for kind, change in changes[point].items():
             running[kind] += change
-        length = following - point
+        length = points[number + 1] - point
         computes, communicates, copies = (running[kind] > 0 for kind in ("computation", "communication", "memcpy"))
         result["busy" if computes or communicates or copies else "idle"] += length
         result["computation"] += length * computes

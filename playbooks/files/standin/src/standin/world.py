@@ -110,7 +110,8 @@ class World:
         name = errno.errorcode.get(last.errno or 0, "unknown") if last else "unknown"
         hint = "; MASTER_ADDR is no address of rank 0's host" if name == "EADDRNOTAVAIL" else ""
         raise DistError(
-            f"The server socket has failed to listen on {self.address}, port: {self.port}, name: {name}, message: {last}{hint}"
+            f"The server socket has failed to listen on {self.address}, port: {self.port}, name: {name}, "
+            f"message: {last}{hint}"
         )
 
     def _gather(self, timeout: float, message: dict[str, int]) -> dict[str, int]:
