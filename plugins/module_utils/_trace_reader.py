@@ -85,7 +85,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}:\[{\"]+")
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _NONSTANDARD = re.compile(
-    rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan(?:\([a-z]*\))?|inf(?:inity)?)\b(?!["\w])', re.DOTALL | re.IGNORECASE
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan\([a-z]*\)|nan|inf(?:inity)?)(?!["\w])', re.DOTALL | re.IGNORECASE
 )
 _LITERAL_START = re.compile(r"(?:t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?[0-9.eE+-]*)\Z")
 _STEP_NAME = re.compile(r"ProfilerStep#([0-9]{1,18})\Z")
@@ -113,7 +113,8 @@ def nanoseconds(text: bytes) -> int | None:
     """
     if text[-4:-3] == b"." and len(text) < 24:
         try:
-            return int(text[:-4] + text[-3:])
+            value = int(text[:-4] + text[-3:])
+            return value if -_NS_LIMIT < value < _NS_LIMIT else None
         except ValueError:
             pass  # an exponent, or no number at all
     if not text or len(text) > 64 or text[:1] not in b"-0123456789":
@@ -827,6 +828,8 @@ class _Parser:
                     previous = at
                     last = match.end()
                 elif depth < 0:
+                    if byte != 0x5D:
+                        raise TraceError("trace_invalid_json", "'}' where an event or ']' belongs", window.base + at)
                     return last, at
             elif match.end() - at == 1:
                 break
