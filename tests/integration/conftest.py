@@ -67,13 +67,13 @@ def make_rig(rig_machine: None, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
         one.down()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def inventory(rig: Rig) -> Path:
     """The inventory file of the session's rig."""
     return Path(rig.directory, "inventory.yml")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_ansible(rig: Rig) -> RunAnsible:
     """``run_ansible("ansible-playbook", "x.yml", timeout=…, rig=…)``: a command of this Python's ansible, run in the
     checkout with the rig's environment variables and inventory; the exit status is the caller's to judge."""

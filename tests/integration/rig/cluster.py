@@ -195,6 +195,7 @@ class Rig:
                 seed(Path(host.state) / "seed", host.name, {h.name: h.address for h in rig.hosts}, directory)
                 store(Path(host.docker), with_image)
             rig.start(*rig.hosts)
+            rig._check_bridge()
         except BaseException:
             rig.down()
             raise
@@ -281,6 +282,17 @@ class Rig:
                     if time.monotonic() > deadline:
                         raise RigError(f"{host.name}: {answers.__name__[1:]} not within {timeout} s: {self._log(host)}")
                     time.sleep(0.02)
+
+    def exec(self, name: str | Host, *command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a command as root on a host, without ssh; the exit status is the caller's to judge."""
+        pipe = subprocess.PIPE
+        with self.host(name).popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                output, errors = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def reset(self, *names: str | Host) -> None:
         """Power-cycle hosts (all by default) with clean disks: no fault, container or file of before is left."""
@@ -448,6 +460,15 @@ class Rig:
         _ip(f"link add {self.bridge} type bridge")
         _ip(f"address add {self.gateway}/24 dev {self.bridge}")
         _ip(f"link set {self.bridge} up")
+
+    def _check_bridge(self) -> None:
+        """A machine with a firewall for an engine of its own may drop what its bridges forward."""
+        first, last = self.hosts[0], self.hosts[-1]
+        try:
+            first.run("timeout", "5", "bash", "-c", f": </dev/tcp/{last.address}/22")
+        except RigError as error:
+            hint = "sysctl -w net.bridge.bridge-nf-call-iptables=0 lets bridged packets pass"
+            raise RigError(f"the hosts do not reach each other; {hint}") from error
 
     def _files(self) -> None:
         directory = Path(self.directory)

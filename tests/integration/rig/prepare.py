@@ -244,8 +244,8 @@ def _template() -> Path:
 
 @functools.cache
 def _image_key() -> str:
-    source = MAKE_IMAGE if MAKE_IMAGE.exists() else Path(__file__)
-    return hashlib.sha256(source.read_bytes() + os.uname().machine.encode()).hexdigest()[:16]
+    builder = MAKE_IMAGE.read_bytes() if MAKE_IMAGE.exists() else b"small"
+    return hashlib.sha256(builder + os.uname().machine.encode()).hexdigest()[:16]
 
 
 def _make_template() -> None:
@@ -253,7 +253,10 @@ def _make_template() -> None:
 
     target = _template()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as work:
+    work = CACHE / "work"
+    remove_tree(work)
+    work.mkdir()
+    try:
         archive = Path(work, "image.tar")
         if MAKE_IMAGE.exists():
             _call("/usr/bin/python3", str(MAKE_IMAGE), "--output", str(archive))
@@ -271,6 +274,8 @@ def _make_template() -> None:
         for older in target.parent.iterdir():
             remove_tree(older)
         fresh.rename(target)
+    finally:
+        remove_tree(work)
 
 
 def _small_image(archive: Path) -> None:

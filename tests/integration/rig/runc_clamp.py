@@ -7,6 +7,8 @@ There runc refuses whatever needs that capability (limits above the hard limit, 
 This asks for what is allowed instead and then becomes runc. ``docker inspect`` still shows what the user asked for.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import resource
@@ -15,7 +17,7 @@ import sys
 LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
-def clamp(process):
+def clamp(process: dict) -> None:
     """Reduce a process object of the OCI runtime specification, in place, to what this process may grant."""
     for limit in process.get("rlimits") or []:
         if limit["type"] in LIMITS:
@@ -31,7 +33,7 @@ def clamp(process):
             process["oomScoreAdj"] = max(process["oomScoreAdj"], int(stream.read()))
 
 
-def patch(path, key):
+def patch(path: str, key: str | None) -> None:
     with open(path) as stream:
         document = json.load(stream)
     clamp(document[key] if key else document)
@@ -39,7 +41,7 @@ def patch(path, key):
         json.dump(document, stream)
 
 
-def value(arguments, *names):
+def value(arguments: list[str], *names: str) -> str | None:
     for position, argument in enumerate(arguments):
         if argument in names:
             return arguments[position + 1]
