@@ -158,7 +158,7 @@ def resolve(config: Config) -> Config:
         if key == "max_steps" and result[section][key] is None:
             result[section][key] = DEFAULTS[section][key]
         _check(result, section, key, low, whole=True)
-    for key, low in (
+    floats: tuple[tuple[str, float | None], ...] = (
         ("step_seconds", 0),
         ("rendezvous_timeout_s", 0),
         ("collective_timeout_s", 0),
@@ -166,8 +166,9 @@ def resolve(config: Config) -> Config:
         ("bandwidth_gbps", 0.001),
         ("slow_factor", 0.01),
         ("clock_skew_us_per_node", None),
-    ):
-        _check(result, "standin", key, low, whole=False)
+    )
+    for key, lowest in floats:
+        _check(result, "standin", key, lowest, whole=False)
     code = result["standin"]["exit_code"]
     if code is not None and (isinstance(code, bool) or not isinstance(code, int)):
         raise ConfigError(f"standin.exit_code: expected a whole number, got {code!r}")
