@@ -437,3 +437,43 @@ def test_the_garbage_collector_is_left_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(TraceError):
         read_text(tmp_path, "?", True)
     assert gc.isenabled()
+
+
+def outcome(path: Path, fast: bool, chunk: int) -> Any:
+    try:
+        return state(read_trace(path, fast=fast, chunk=chunk))
+    except NotATrace:
+        return "not a trace"
+    except TraceError as exc:
+        return exc.code, exc.byte
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_any_damage_has_the_same_outcome_with_and_without_msgspec(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Bytes are lost, doubled or changed anywhere; text that is still JSON is read, all else is one error."""
+    text = bytearray(healthy().memcpy(5, 7).text().encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        length = data.draw(st.integers(0, 40))
+        text[at : at + length] = data.draw(
+            st.sampled_from(
+                [b"", b"{", b"}", b"[", b"]", b",", b'"', b"\\", b"nan", b"\xff", b"1", b"\n", b"\0", b"},{"]
+            )
+        )
+    path = tmp_path_factory.mktemp("damage") / "t.json"
+    path.write_bytes(text)
+    small = data.draw(st.integers(16, 300))
+    results = [outcome(path, fast, chunk) for fast in (True, False) for chunk in (small, reader.CHUNK)]
+    assert results[0] == results[2]
+    assert results[1] == results[3]
+    # The size of the pieces may move the reported place of a second fault, not the verdict.
+    assert isinstance(results[0], tuple) == isinstance(results[1], tuple)
+    try:
+        sound = isinstance(json.loads(text), (dict, list))
+    except (ValueError, RecursionError):
+        sound = False
+    if sound:
+        assert not isinstance(results[0], tuple)
