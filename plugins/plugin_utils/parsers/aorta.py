@@ -58,6 +58,8 @@ from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base imp
 
 VERSION = "1"
 TOP_KERNELS = 20
+# A warning of so many ranks is read once, not for each.
+MANY_RANKS = 8
 
 
 @dataclasses.dataclass
@@ -230,6 +232,25 @@ def iterations(durations_ns: list[int]) -> Iterations | None:
     )
 
 
+def condense(notes: list[Note]) -> list[Note]:
+    """A warning that more than MANY_RANKS ranks share becomes one, with the first rank's text as the example."""
+    by_code: dict[str, list[Note]] = defaultdict(list)
+    for note in notes:
+        by_code[note.code].append(note)
+    result = []
+    for code, group in by_code.items():
+        ranks = {note.rank for note in group if note.rank is not None}
+        if len(ranks) <= MANY_RANKS:
+            result += group
+            continue
+        result += [note for note in group if note.rank is None]
+        counts = [note.count for note in group if note.rank is not None and note.count is not None]
+        example = next(note for note in group if note.rank is not None)
+        message = f"{len(ranks)} ranks ({list_ranks(ranks)}), for example {example.message}"
+        result.append(Note(code=code, message=message, count=sum(counts) if counts else None))
+    return result
+
+
 # --- all ranks --------------------------------------------------------------------------------------------------------
 
 
@@ -269,7 +290,7 @@ def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts, t
         stragglers=stragglers(matches, known_nodes, offsets),
         clock_offsets_us={node: offset / 1000 for node, offset in offsets.items()},
         top_kernels=_top_kernels(ranks, top),
-        warnings=traces.notes + notes + clock_notes,
+        warnings=condense(traces.notes) + notes + clock_notes,
         errors=errors,
     )
 
