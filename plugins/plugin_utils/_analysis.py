@@ -107,7 +107,7 @@ def _why_no_tracelens() -> str:
 def _fingerprint(job: Job, parser: Parser) -> dict[str, Any]:
     """All but the files themselves that decides the figures."""
     expected = job.artifacts.expected_ranks
-    nodes = {**read_nodes(job.trace_dir), **job.artifacts.nodes} if job.trace_dir.exists() else {}
+    nodes = {**read_nodes(job.trace_dir), **job.artifacts.nodes}
     return {
         "benchmark": job.benchmark,
         "version": parser.engine_version(),
@@ -119,7 +119,7 @@ def _fingerprint(job: Job, parser: Parser) -> dict[str, Any]:
 
 def _reusable(job: Job, parser: Parser, fingerprint: dict[str, Any]) -> Results | None:
     """Earlier results over the same bytes with the same options; None if there are none."""
-    files = parser.list_files(job.trace_dir) if job.trace_dir.exists() else []
+    files = parser.list_files(job.trace_dir)
     if not files:
         return None
     sizes = {file.name: file.bytes for file in files}

@@ -84,8 +84,10 @@ def find_traces(root: Path) -> list[TraceFile]:
     """All C(.json) and C(.json.gz) files below C(root) (or C(root) itself, a file) that may be traces, sorted by name.
 
     Links are followed, each file is taken once; hidden and temporary files and those of the run directory are left
-    out. Raises OSError where C(root) can't be read.
+    out. Nothing where C(root) does not exist. Raises OSError where it can't be read.
     """
+    if not root.exists():
+        return []
     if not root.is_dir():
         return [_candidate(root, root.parent)]
     found: dict[Path, TraceFile] = {}
