@@ -219,17 +219,18 @@ def test_a_job_waits_for_a_node_that_is_started_late(job: Job) -> None:
 def test_a_failing_rank_is_named_and_the_other_node_notices_by_timeout(job: Job) -> None:
     port = free_port()
     settings = ("standin.fail=2:2", "standin.collective_timeout_s=1.5")
-    started = time.monotonic()
     job.node(0, port, *settings)
-    failing = job.node(1, port, *settings)
-    assert failing.wait(20) == 1
-    assert job.launchers[0].poll() is None, "the other node must not notice at once"
+    job.node(1, port, *settings)
     assert job.wait() == [1, 1]
-    assert time.monotonic() - started > 1.5
     log = job.log(1)
     assert "InjectedFailure: HIP error: an illegal memory access was encountered" in log
     assert re.search(r"^ {2}rank {6}: 2 \(local_rank: 0\)\n {2}exitcode {2}: 1 \(pid: \d+\)$", log, re.MULTILINE)
-    assert "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3" in job.log(0)
+    noticed = (
+        r"\[Rank 0\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=3, .* ran for (\d+) milliseconds"
+    )
+    waited = re.search(noticed, job.log(0))
+    assert waited
+    assert int(waited[1]) >= 1500
     assert job.nothing_left()
 
 
