@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.aorta.automation.plugins.plugin_utils import _analysis
+from ansible_collections.aorta.automation.plugins.plugin_utils import _analysis, _thresholds
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Results, load_results
 from ansible_collections.aorta.automation.tests.conformance.shared_data import cases
 
@@ -19,7 +19,7 @@ CASES = pytest.mark.parametrize(("case", "expected"), cases("traces"))
 RATIO = MILLISECONDS = 1e-6
 
 
-def analysed(case: Path, tmp_path: Path) -> Results:
+def analysed(case: Path, tmp_path: Path, spec: dict[str, Any] | None = None) -> Results:
     """The results that the stage writes for the case's traces, read back as strict JSON."""
     traces = tmp_path / "given" / "traces"
     shutil.copytree(case / "traces", traces)
@@ -27,6 +27,8 @@ def analysed(case: Path, tmp_path: Path) -> Results:
         shutil.copy(case / "nodes.json", traces)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
+    if spec is not None:
+        (run_dir / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
     _analysis.run(_analysis.plan(run_dir, traces), use_cache=False)
     text = (run_dir / "results.json").read_text(encoding="utf-8")
     json.loads(text, parse_constant=lambda token: pytest.fail(f"{token} in results.json"))
@@ -113,3 +115,29 @@ def test_outcome(case: Path, expected: dict[str, Any], tmp_path: Path) -> None:
         assert expected["warnings"] or not rest
     text = json.dumps(data)
     assert not [word for word in expected.get("never", []) if word in text]
+
+
+def judged(expected: dict[str, Any]) -> bool:
+    return "verdict" in expected or "verdict_if_allowed" in expected
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [parameter for parameter in cases("traces") if parameter.values[1] is None or judged(parameter.values[1])],
+)
+def test_verdict(case: Path, expected: dict[str, Any], tmp_path: Path) -> None:
+    for key, allowed in (("verdict", False), ("verdict_if_allowed", True)):
+        if key not in expected:
+            continue
+        wanted = expected[key]
+        limits = wanted.get("limits") or expected.get("verdict", {}).get("limits", {})
+        spec = {"values": {"expected_results": limits}, "controls": {"allow_missing_ranks": allowed}}
+        analysed(case, tmp_path / key, spec)
+        verdict = _thresholds.judge_run(tmp_path / key / "run")
+        if "status" in wanted:
+            assert verdict.status in wanted["status"].split("|")
+        if "status_not" in wanted:
+            assert verdict.status not in wanted["status_not"].split("|")
+        for entry in wanted.get("checks", []):
+            found = [check for check in verdict.checks if entry["metric"] in check.metric]
+            assert [check.status for check in found] == [entry["status"]], entry
