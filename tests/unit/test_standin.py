@@ -422,6 +422,12 @@ def test_rendezvous_times_out_on_both_sides() -> None:
         world(0, 2, port).join(0.3, {})
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rendezvous_ends_when_the_rank_is_told_to_stop(rank: int) -> None:
+    with pytest.raises(DistError, match=rf"\[Rank {rank}\] stopped while waiting for"):
+        world(rank, 2, free_port(), stopping=lambda: True).join(60, {})
+
+
 def test_rendezvous_names_a_port_in_use_and_a_foreign_address() -> None:
     with contextlib.closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))

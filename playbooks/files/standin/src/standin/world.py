@@ -64,8 +64,7 @@ class World:
         arrived = self._collect(deadline) if self.rank == 0 else self._ask(deadline)
         if arrived:
             return
-        if self._stopping():
-            raise DistError(f"[Rank {self.rank}] stopped while waiting for {operation}")
+        self._raise_if_stopped(operation)
         raise DistError(
             f"[Rank {self.rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={self._seq}, "
             f"OpType={operation}, Timeout(ms)={int(self._collective_timeout * 1000)}) ran for "
@@ -88,6 +87,10 @@ class World:
                 self._stop_seen = now
             deadline = min(deadline, self._stop_seen + _STOP_GRACE_S)
         return now >= deadline
+
+    def _raise_if_stopped(self, awaited: str) -> None:
+        if self._stopping():
+            raise DistError(f"[Rank {self.rank}] stopped while waiting for {awaited}")
 
     # --- rank 0 ---
 
@@ -123,6 +126,7 @@ class World:
             selector.register(server, selectors.EVENT_READ)
             while len(self._peers) < self.size - 1:
                 if self._expired(deadline):
+                    self._raise_if_stopped("the other ranks")
                     raise DistError(
                         f"Timed out after {timeout:g} seconds waiting for clients. "
                         f"{len(self._peers) + 1}/{self.size} clients joined."
@@ -227,6 +231,7 @@ class World:
                         return answer
             connection.close()
             time.sleep(_POLL_S)
+        self._raise_if_stopped("rank 0")
         raise DistError(
             f"The client socket has timed out after {int(timeout * 1000)}ms while trying to connect to "
             f"({self.address}, {self.port}): {last}"
