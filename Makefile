@@ -1,7 +1,6 @@
 # Two commands for a newcomer: make demo, make test. Both set up what they need in .venv.
 PYTHON ?= python3
 VENV ?= .venv
-BUILD ?= build
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -56,7 +55,7 @@ integration: $(VENV)/.dev ## Real playbooks, sshd, Docker engines, ansible-runne
 	$(PYTEST) tests/integration -q
 
 artifact: $(VENV)/.dev ## Build, install elsewhere, ansible-test sanity and units, a run from the installed collection
-	BUILD=$(BUILD) tests/artifact.sh
+	tests/artifact.sh
 
 sanity: artifact
 
@@ -64,4 +63,4 @@ docs: $(VENV)/.dev ## Generate the configuration reference
 	PYTHONPATH=collections $(BIN)/python tools/generate_config_docs.py
 
 clean: ## Remove what the targets above have made
-	rm -rf $(VENV) $(BUILD) dist .ansible .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist .ansible .pytest_cache .mypy_cache .ruff_cache .hypothesis

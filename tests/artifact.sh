@@ -8,11 +8,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 checkout=$PWD
-mkdir -p "${BUILD:-build}"
-build=$(cd "${BUILD:-build}" && pwd)/artifact
+# Outside the checkout: ansible-test asks git which files there are, and git ignores build directories
+build=$(mktemp -d "${TMPDIR:-/tmp}/aorta-artifact.XXXXXX")
+trap 'rm -rf "$build"' EXIT
 python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-rm -rf "$build"
-mkdir -p "$build"
 
 ansible-galaxy collection build --output-path "$build" --force
 ansible-galaxy collection install "$build"/aorta-automation-*.tar.gz -p "$build/clean" --no-deps --force
@@ -22,7 +21,7 @@ for unwanted in collections .ci .venv tests/integration Makefile; do
 done
 
 # ansible-test fetches a script to bootstrap pip into its environments; this one needs only the wheel of pip.
-export HOME=$build/home
+export HOME="$build/home"
 mkdir -p "$HOME/.ansible/test/cache"
 python3 -m pip download -q --disable-pip-version-check --no-deps pip==24.2 -d "$build/wheels"
 cat > "$HOME/.ansible/test/cache/get_pip_24_2.py" <<EOF

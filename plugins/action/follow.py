@@ -131,7 +131,7 @@ class ActionModule(ActionBase):
     def _target(self, host: str, directory: str, container: str | None, task_vars: Mapping[str, Any]) -> _follow.Target:
         """A connection of its own to one host, made the way the task executor makes it."""
         variables = task_vars["hostvars"][host]
-        name = str(variables.get("ansible_connection", C.DEFAULT_TRANSPORT))
+        name = str(variables.get("ansible_connection", "ssh"))
         if name == "smart":
             name = "ssh"
         play_context = self._play_context.copy()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 LABEL = "org.aorta.automation"
 STATE_FILE = "state.json"
@@ -15,7 +16,7 @@ HEARTBEAT_FILE = "heartbeat"
 STALE_AFTER_SECONDS = 90
 
 
-def process_start_time(pid):
+def process_start_time(pid: int) -> int | None:
     """Start time of process C(pid) in clock ticks since boot, None when there is none.
 
     Together with the pid it names one process for ever (pids are used again). A zombie counts as gone.
@@ -28,13 +29,13 @@ def process_start_time(pid):
     return None if fields[0] == b"Z" else int(fields[19])
 
 
-def is_alive(state):
+def is_alive(state: dict[str, Any]) -> bool:
     """Whether the process that a step's state file describes still runs."""
     pid = state.get("pid")
-    return bool(pid) and process_start_time(pid) == state.get("start_time")
+    return isinstance(pid, int) and pid > 0 and process_start_time(pid) == state.get("start_time")
 
 
-def seconds_since(path, now):
+def seconds_since(path: str, now: float) -> float | None:
     """Age of a file in seconds, None when it does not exist."""
     try:
         return now - os.stat(path).st_mtime

@@ -165,6 +165,7 @@ import socket
 import stat
 import struct
 import time
+from typing import Any
 from urllib.parse import quote
 
 from ansible.module_utils.basic import AnsibleModule
@@ -176,11 +177,11 @@ SIOCGIFADDR = 0x8915
 class EngineConnection(http.client.HTTPConnection):
     """HTTP to the Docker engine over its Unix socket."""
 
-    def __init__(self, path, timeout):
+    def __init__(self, path: str, timeout: int) -> None:
         super().__init__("localhost", timeout=timeout)
         self.socket_path = path
 
-    def connect(self):
+    def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self.socket_path)
@@ -189,10 +190,10 @@ class EngineConnection(http.client.HTTPConnection):
 class Check:
     """Collects facts and problems of one host."""
 
-    def __init__(self, params):
+    def __init__(self, params: dict[str, Any]) -> None:
         self.params = params
-        self.problems = []
-        self.host = {
+        self.problems: list[dict[str, str]] = []
+        self.host: dict[str, Any] = {
             "uid": os.getuid(),
             "gid": os.getgid(),
             "work_dir": params["work_dir"] or "/var/tmp/aorta-automation-%d" % os.getuid(),
@@ -209,10 +210,10 @@ class Check:
             "leftovers": [],
         }
 
-    def problem(self, check, message, remedy):
+    def problem(self, check: str, message: str, remedy: str) -> None:
         self.problems.append({"check": check, "message": message, "remedy": remedy})
 
-    def all(self):
+    def all(self) -> None:
         self.disk()
         self.benchmark()
         self.gpus()
@@ -223,7 +224,7 @@ class Check:
             self.requests()
             self.engine()
 
-    def disk(self):
+    def disk(self) -> None:
         path = self.host["work_dir"]
         while not os.path.exists(path) and os.path.dirname(path) != path:
             path = os.path.dirname(path)
@@ -244,7 +245,7 @@ class Check:
                 "free some space, or set aorta_work_dir or aorta_min_free_gb",
             )
 
-    def benchmark(self):
+    def benchmark(self) -> None:
         path = self.params["benchmark_path"]
         if not path or (self.params["will_clone"] and not os.path.exists(path)):
             return
@@ -260,7 +261,7 @@ class Check:
             if not os.path.isfile(full):
                 self.problem("benchmark_file", "%s does not exist" % full, "check the path, or update the checkout")
 
-    def gpus(self):
+    def gpus(self) -> None:
         """GPUs as the KFD driver lists them: a node with SIMDs is a GPU (Linux amdkfd sysfs topology)."""
         for path in sorted(glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties")):
             try:
@@ -273,7 +274,7 @@ class Check:
                 self.host["gpus"] += 1
                 self.host["compute_units"] = self.host["compute_units"] or simds // per_unit
 
-    def interface(self):
+    def interface(self) -> None:
         address = self.params["rendezvous_address"]
         if not address:
             return
@@ -302,8 +303,8 @@ class Check:
                     self.host["interface"] = name
                     return
 
-    def devices(self):
-        gids = set()
+    def devices(self) -> None:
+        gids: set[int] = set()
         for path in self.params["devices"]:
             source = path.split(":")[0]
             if not os.path.exists(source):
@@ -319,7 +320,7 @@ class Check:
             gids.update(os.stat(item).st_gid for item in files if stat.S_ISCHR(os.stat(item).st_mode))
         self.host["device_gids"] = sorted(gids)
 
-    def requests(self):
+    def requests(self) -> None:
         try:
             import requests  # noqa: F401
         except ImportError as exc:
@@ -329,7 +330,7 @@ class Check:
                 "install python3-requests, or set ansible_python_interpreter to a Python that has it",
             )
 
-    def call(self, path):
+    def call(self, path: str) -> tuple[int, Any]:
         connection = EngineConnection(self.socket_path(), self.params["engine_timeout"])
         try:
             connection.request("GET", path)
@@ -340,11 +341,11 @@ class Check:
         return answer.status, json.loads(body.decode("utf-8", "replace") or "null")
 
     @staticmethod
-    def socket_path():
+    def socket_path() -> str:
         host = os.environ.get("DOCKER_HOST", "")
         return host[len("unix://") :] if host.startswith("unix://") else "/var/run/docker.sock"
 
-    def engine(self):
+    def engine(self) -> None:
         where = self.socket_path()
         try:
             _status, version = self.call("/version")
@@ -375,7 +376,7 @@ class Check:
         except (OSError, http.client.HTTPException, ValueError) as exc:
             self.problem("engine", "the Docker engine broke off: %s" % exc, "look at its log")
 
-    def image(self):
+    def image(self) -> None:
         name = self.params["image"]
         if not name:
             return
@@ -397,7 +398,7 @@ class Check:
                 "check aorta_docker.image, the registry, and `docker login` on the host",
             )
 
-    def containers(self):
+    def containers(self) -> None:
         _status, found = self.call("/containers/json?all=1")
         for item in found:
             names = [name.lstrip("/") for name in item.get("Names") or []]
@@ -426,7 +427,7 @@ class Check:
                     "wait for it, or stop it with playbooks/teardown.yml -e aorta_run_id=%s" % owner,
                 )
 
-    def processes(self):
+    def processes(self) -> None:
         """Steps of the process runtime that other runs have left or still run."""
         if self.params["runtime"] != "process":
             return
@@ -450,7 +451,7 @@ class Check:
                 self.host["leftovers"].append(str(state["pid"]))
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "runtime": {"type": "str", "choices": ["docker", "process"], "required": True},

@@ -89,27 +89,29 @@ import os
 import shutil
 import signal
 import time
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.aorta.automation.plugins.module_utils import _host
 
 
-def write_state(directory, state):
+def write_state(directory: str, state: dict[str, Any]) -> None:
     path = os.path.join(directory, _host.STATE_FILE)
     with open(path + ".tmp", "w") as stream:
         json.dump(state, stream)
     os.replace(path + ".tmp", path)
 
 
-def read_state(directory):
+def read_state(directory: str) -> dict[str, Any]:
     try:
         with open(os.path.join(directory, _host.STATE_FILE)) as stream:
-            return json.load(stream)
+            state: dict[str, Any] = json.load(stream)
+            return state
     except (OSError, ValueError):
         return {"status": "absent"}
 
 
-def end_group(pid, grace):
+def end_group(pid: int, grace: float) -> None:
     """SIGTERM, then SIGKILL after C(grace) seconds, to what is left of a process group."""
     for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 2)):
         try:
@@ -125,7 +127,7 @@ def end_group(pid, grace):
             time.sleep(0.05)
 
 
-def supervise(params):
+def supervise(params: dict[str, Any]) -> None:
     """Start the step, wait for its end or its deadline, write down how it ended. Runs in a process of its own."""
     directory = params["directory"]
     ready = time.time()
@@ -176,7 +178,7 @@ def supervise(params):
     write_state(directory, state)
 
 
-def start(params):
+def start(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     directory = params["directory"]
     os.makedirs(directory, exist_ok=True)
     known = read_state(directory)
@@ -201,8 +203,9 @@ def start(params):
     return {"status": "absent"}, False
 
 
-def stop(params):
-    step, changed = {"status": "absent"}, False
+def stop(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    step: dict[str, Any] = {"status": "absent"}
+    changed = False
     for directory, _names, files in os.walk(params["directory"]):
         if _host.STATE_FILE not in files:
             continue
@@ -219,7 +222,7 @@ def stop(params):
     return step, changed
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["started", "absent"], "default": "started"},

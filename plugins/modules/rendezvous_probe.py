@@ -90,12 +90,12 @@ from ansible.module_utils.basic import AnsibleModule
 REMEDY = "set aorta_multi_node.master_addr, or vpc_ip of the first host, to an address of its own that all hosts reach"
 
 
-def answer_for(token):
+def answer_for(token: str) -> bytes:
     """What the listener answers: derived from the token, so an echo server does not pass."""
     return hashlib.sha256(("aorta.automation " + token).encode()).hexdigest().encode()
 
 
-def serve(server, token, peers, deadline):
+def serve(server: socket.socket, token: str, peers: int, deadline: float) -> None:
     """Answer connections that bring the token, until C(peers) have been answered or the deadline has passed."""
     while peers > 0 and time.monotonic() < deadline:
         server.settimeout(max(0.1, deadline - time.monotonic()))
@@ -114,14 +114,14 @@ def serve(server, token, peers, deadline):
                 continue
 
 
-def listen(address, port, token, peers, timeout):
+def listen(address: str, port: int, token: str, peers: int, timeout: int) -> int:
     """Bind, start the serving process, return the port. Raises OSError when the address is not this host's."""
     family, kind, _proto, _name, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     server = socket.socket(family, kind)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(target)
     server.listen(64)
-    bound = server.getsockname()[1]
+    bound: int = server.getsockname()[1]
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -135,7 +135,7 @@ def listen(address, port, token, peers, timeout):
     return bound
 
 
-def connect(address, port, token, timeout):
+def connect(address: str, port: int, token: str, timeout: int) -> None:
     """Raise OSError or ValueError unless the listener of this run answers."""
     with socket.create_connection((address, port), timeout=timeout) as peer:
         peer.sendall(token.encode())
@@ -149,7 +149,7 @@ def connect(address, port, token, timeout):
         raise ValueError("something else answers there")
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["listen", "connect"], "required": True},

@@ -71,6 +71,7 @@ import hashlib
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -78,7 +79,7 @@ PIECE = 1 << 20
 SUFFIXES = (".json", ".json.gz")
 
 
-def find(source):
+def find(source: str) -> list[str]:
     """Relative paths of the traces below C(source), sorted; links that lead out of it are left out."""
     root = os.path.realpath(source)
     found = []
@@ -91,7 +92,7 @@ def find(source):
     return sorted(found)
 
 
-def pack(source, dest, name, level):
+def pack(source: str, dest: str, name: str, level: int) -> dict[str, Any]:
     """Compress one file (a compressed one is only read) and describe what is to be transferred."""
     path = os.path.join(os.path.realpath(source), name)
     digest, size = hashlib.sha256(), 0
@@ -118,7 +119,7 @@ def pack(source, dest, name, level):
     return {"name": name + ".gz", "path": target, "bytes": size, "raw_bytes": raw_bytes, "sha256": digest.hexdigest()}
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "source": {"type": "path", "required": True},

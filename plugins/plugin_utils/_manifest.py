@@ -63,9 +63,9 @@ def end_phase(manifest: dict[str, Any], name: str, status: str) -> None:
     """Close the last open phase C(name) with C(status) (C(ok) or C(failed))."""
     for phase in reversed(manifest["phases"]):
         if phase["name"] == name and phase["finished"] is None:
-            phase["finished"] = now()
+            finished = phase["finished"] = now()
             started = datetime.fromisoformat(phase["started"])
-            phase["seconds"] = round((datetime.fromisoformat(phase["finished"]) - started).total_seconds(), 3)
+            phase["seconds"] = round((datetime.fromisoformat(finished) - started).total_seconds(), 3)
             phase["status"] = status
             return
 
