@@ -103,7 +103,7 @@ class TraceError(Exception):
 
 
 class NotATrace(Exception):
-    """The file is sound JSON but has no C(traceEvents)."""
+    """The file is sound JSON but has no C(traceEvents), and is no list of events either."""
 
 
 def nanoseconds(text: bytes) -> int | None:
@@ -442,7 +442,7 @@ class _Source:
                     continue
                 self._member = _zlib.decompressobj(wbits=31)
             elif not self._pending:
-                raise TraceError("trace_truncated", "the gzip data end early", self._size)
+                raise TraceError("trace_truncated", "truncated: the gzip data end early", self._size)
             try:
                 data = self._member.decompress(self._pending, len(view))
             except Exception as exc:  # zlib.error, isal's own error
@@ -566,13 +566,14 @@ class _Parser:
         if window.peek() is not None:
             raise TraceError("trace_invalid_json", "text follows after the end of the JSON value", window.offset)
         self.collected.bytes = window.offset
-        if not self.found:
-            raise NotATrace
         self.collected.finish()
+        # A bare list is a trace only if something in it shows so: many other files are lists.
+        if not self.found or (first == 0x5B and not self.collected.starts and not self.collected.steps):
+            raise NotATrace
 
     def _truncated(self) -> TraceError:
         size = self.window.base + self.window.end
-        return TraceError("trace_truncated", f"the JSON text ends early, after {size} bytes", size)
+        return TraceError("trace_truncated", f"truncated: the JSON text ends early, after {size} bytes", size)
 
     def _expect(self, wanted: bytes) -> None:
         window = self.window

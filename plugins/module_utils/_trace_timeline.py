@@ -342,8 +342,8 @@ def _plausibility(collected: Collected, base: int, everything: Union, summary: F
         return
     empty = [step[0] for step in summary.steps if step[3] is not None and step[3]["busy"] == 0]
     if empty:
-        shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-        text = f"{len(empty)} of {len(summary.steps)} steps hold no GPU work (ProfilerStep {shown})"
+        shown = ", ".join(f"ProfilerStep#{number}" for number in empty[:10]) + (", ..." if len(empty) > 10 else "")
+        text = f"{len(empty)} of {len(summary.steps)} steps hold no GPU work ({shown})"
         note(["steps_without_gpu_events", text, len(empty)])
     windows = Union([step[1] - base for step in summary.steps], [step[1] - base + step[2] for step in summary.steps])
     outside = 0

@@ -267,7 +267,7 @@ def clock_offsets(matches: Iterable[Match], nodes: Mapping[int, str]) -> tuple[d
             if abs(offsets[node]) >= CLOCK_OFFSET_WORTH_A_WARNING_NS:
                 spread = statistics.median(abs(value - offset) for value in found)
                 message = (
-                    f"the clock of {node} is {abs(offsets[node]) / 1000:.3f} us"
+                    f"the clock of {node} is {abs(offsets[node]) / 1e6:.3f} ms ({abs(offsets[node]) / 1000:.3f} us)"
                     f" {'ahead of' if offsets[node] > 0 else 'behind'} that of {order[0]}"
                     f" (median over {len(found)} collectives, median deviation {spread / 1000:.3f} us);"
                     " taken out before ranks are compared"

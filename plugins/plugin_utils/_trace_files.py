@@ -254,8 +254,11 @@ def assign_ranks(outcomes: Iterable[Outcome]) -> TraceSet:
                 by_rank[rank].append((file, outcome.summary))
     for rank, files in sorted(by_rank.items()):
         _settle(rank, files, result)
-    sizes = [summary.world_size for trace in by_rank.values() for _file, summary in trace if summary.world_size]
+    sizes = {summary.world_size for trace in by_rank.values() for _file, summary in trace if summary.world_size}
     result.world_size = max(sizes, default=None)
+    if len(sizes) > 1:
+        message = f"the traces name different world sizes ({', '.join(map(str, sorted(sizes)))}): are they of one run?"
+        result.notes.append(Note(code="world_size_conflict", message=message))
     for problem in result.errors:
         if problem.file is not None and problem.rank is not None:
             result.file_ranks[problem.file] = problem.rank

@@ -150,8 +150,8 @@ def _progress(
 # --- one rank ---------------------------------------------------------------------------------------------------------
 
 
-def _rank(trace: RankTrace, traces: TraceSet) -> _Rank:
-    """Add up a rank's windows; its findings go to C(traces)."""
+def _rank(trace: RankTrace, traces: TraceSet, alone: bool) -> _Rank:
+    """Add up a rank's windows; its findings go to C(traces). C(alone): the world is this one rank."""
     result = _Rank(
         rank=trace.rank,
         trace=trace.files[0][0].name,
@@ -164,6 +164,8 @@ def _rank(trace: RankTrace, traces: TraceSet) -> _Rank:
     )
     for file, summary in trace.files:
         for code, text, count in summary.notes:
+            if code == "collectives_unlabelled" and alone:
+                continue  # there is no one to compare with
             message = f"rank {trace.rank}: {file.name}: {text}"
             traces.notes.append(Note(code=code, message=message, rank=trace.rank, file=file.name, count=count))
         result.steps.extend(summary.steps)
@@ -255,7 +257,8 @@ def condense(notes: list[Note]) -> list[Note]:
 
 
 def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts, top: int) -> Results:
-    read = [_rank(trace, traces) for _number, trace in sorted(traces.ranks.items())]
+    alone = max(len(traces.ranks), traces.world_size or 1, len(artifacts.expected_ranks or ())) == 1
+    read = [_rank(trace, traces, alone) for _number, trace in sorted(traces.ranks.items())]
     ranks = [rank for rank in read if rank.timeline is not None or rank.steps]
     world = _world(ranks, traces, nodes, artifacts.expected_ranks)
     known_nodes = {rank.rank: nodes[rank.rank] for rank in ranks if rank.rank in nodes}

@@ -374,7 +374,9 @@ def test_what_is_not_json_is_one_error(tmp_path: Path, fast: bool, text: str, co
 
 
 @BOTH
-@pytest.mark.parametrize("text", ["{}", '{"a": [1]}', '{"traceEvents": null}', '{"x": {"traceEvents": [{}]}}'])
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "[1, 2]", '[{"a": 1}]', '{"a": [1]}', '{"traceEvents": null}', '{"x": {"traceEvents": [{}]}}']
+)
 def test_json_without_events_is_not_a_trace(tmp_path: Path, fast: bool, text: str) -> None:
     with pytest.raises(NotATrace):
         read_text(tmp_path, text, fast)

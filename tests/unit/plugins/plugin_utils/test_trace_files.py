@@ -198,6 +198,14 @@ def test_no_rank_anywhere_is_an_error(tmp_path: Path) -> None:
     assert ([error.code for error in found.errors], found.unplaced, found.ranks) == (["rank_unknown"], 1, {})
 
 
+def test_traces_of_different_worlds_are_noted(tmp_path: Path) -> None:
+    healthy(0, 2).write(tmp_path / "rank0.json")
+    healthy(1, 4).write(tmp_path / "rank1.json")
+    found = assigned(tmp_path)
+    assert (found.world_size, [note.code for note in found.notes]) == (4, ["world_size_conflict"])
+    assert "2, 4" in found.notes[0].message
+
+
 def test_same_data_twice_counts_once(tmp_path: Path) -> None:
     healthy().write(tmp_path / "rank0" / "trace_step7.json")
     healthy().write(tmp_path / "rank0" / "gpu-a_4100.1767231900123456789.pt.trace.json.gz")

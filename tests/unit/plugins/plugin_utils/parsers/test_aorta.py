@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Note, Results
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers import aorta
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base import Artifacts, load_parser
-from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import Trace, healthy
+from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import NCCL, Trace, healthy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +93,13 @@ def test_a_trace_of_unknown_rank_explains_a_missing_one(tmp_path: Path) -> None:
     results = parsed(tmp_path)
     assert codes(results)[1] == ["rank_unknown"]
     assert results.world.missing_ranks == [1]
+
+
+@pytest.mark.parametrize(("world_size", "warned"), [(1, []), (2, ["collectives_unlabelled"] * 2)])
+def test_missing_metadata_matter_only_between_ranks(tmp_path: Path, world_size: int, warned: list[str]) -> None:
+    for rank in range(world_size):
+        healthy(rank, world_size).kernel(1_900_000, 10, NCCL, 13).write(tmp_path / f"rank{rank}.json")
+    assert codes(parsed(tmp_path)) == (warned, [])
 
 
 def test_no_traces(tmp_path: Path) -> None:
