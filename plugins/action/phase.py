@@ -24,7 +24,7 @@ def problems_of(result: Mapping[str, Any] | None, expect: str | None) -> list[st
     found = [_problem(item) for item in result.get("problems") or []]
     if not found and (result.get("failed") or (expect and expect not in result)):
         text = _one_line(result.get("msg"))
-        stderr = _one_line(result.get("stderr") or result.get("module_stderr"))
+        stderr = " ".join(str(result.get("stderr") or result.get("module_stderr") or "").split())[:500]
         found = [f"{text}: {stderr}" if stderr and stderr not in text else text]
     return found
 
