@@ -20,7 +20,7 @@ import json
 import os
 import re
 import zlib
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Union
 
 try:
     import msgspec
@@ -283,10 +283,8 @@ class _FastDecoder:
         if not new:
             return
         self.others.update((name, self._struct(name, [])) for name in new)
-        union = 0
-        for struct in (*self.wanted, *self.others.values()):
-            union = struct if union == 0 else union | struct
-        self.decoder = msgspec.json.Decoder(list[union])  # type: ignore[valid-type]
+        union: Any = Union[(*self.wanted, *self.others.values())]  # "|" needs Python 3.10
+        self.decoder = msgspec.json.Decoder(list[union])
 
     def decode(self, text: bytes | memoryview) -> tuple[int, list[tuple[str, Any]]]:
         events = self.decoder.decode(text)
