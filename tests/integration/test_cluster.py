@@ -159,8 +159,8 @@ def test_preflight_reports_all_hosts_at_once(rig, run_ansible, aorta_tree, tmp_p
 
 def test_teardown_removes_what_a_killed_run_has_left(rig, run_ansible, aorta_tree, tmp_path):
     rig.host("node0").run(
-        *"docker run -d --name aorta-benchmark --label org.aorta.automation.run_id=dead".split(),
-        *"aorta-standin:local sleep 600".split(),
+        *["docker", "run", "-d", "--name", "aorta-benchmark", "--label", "org.aorta.automation.run_id=dead"],
+        *["aorta-standin:local", "sleep", "600"],
     )
     result = play(run_ansible, tmp_path, aorta_tree, playbook="playbooks/teardown.yml")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import pathlib
 
 import pytest
 from ansible_collections.aorta.automation.plugins.action.gather_traces import is_safe, rank_of
@@ -27,7 +28,7 @@ def test_packing_is_lossless_and_checksummed(tmp_path):
     packed = [trace_pack.pack(str(source), str(dest), name, 1) for name in names]
     assert [item["name"] for item in packed] == ["rank0/a.pt.trace.json.gz", "rank1/b.pt.trace.json.gz"]
     for item in packed:
-        raw = open(item["path"], "rb").read()
+        raw = pathlib.Path(item["path"]).read_bytes()
         assert (len(raw), hashlib.sha256(raw).hexdigest()) == (item["bytes"], item["sha256"])
     assert gzip.decompress((dest / "rank0" / "a.pt.trace.json.gz").read_bytes()) == content
     assert packed[1]["path"].startswith(str(source))
