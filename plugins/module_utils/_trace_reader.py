@@ -369,7 +369,7 @@ class Collected:
             key = self._key_index[kind_and_name] = len(self.names)
             self.names.append((kind, clean(name)))
         stream = args.stream
-        if type(stream) is not int:
+        if not isinstance(stream, int):
             stream = _plain(stream)
         index = self._stream_index.get(stream)
         if index is None:
@@ -377,7 +377,7 @@ class Collected:
             self.stream_names.append(stream)
         if kind == KERNEL:
             device = args.device
-            if type(device) is not int:
+            if not isinstance(device, int):
                 device = _plain(device)
             self.devices[device] = self.devices.get(device, 0) + 1
             if args.name is not None or args.group is not None:
@@ -508,9 +508,7 @@ class _Window:
     def peek(self) -> int | None:
         """Skip white space; the next byte, or None at the end of the text."""
         while True:
-            match = _SPACE.match(self.buffer, self.pos, self.end)
-            assert match is not None
-            self.pos = match.end()
+            self.pos = _end_of_space(self.buffer, self.pos, self.end)
             if self.pos < self.end:
                 return self.buffer[self.pos]
             if not self.fill():
@@ -837,7 +835,7 @@ class _Parser:
     def _learn(self, close: int, start: int) -> None:
         """Remember the bytes from the end of an event to the first key of the next."""
         buffer = self.window.buffer
-        key = _TOKEN.match(buffer, _end_of_space(buffer, start + 1), self.window.end)
+        key = _TOKEN.match(buffer, _end_of_space(buffer, start + 1, self.window.end), self.window.end)
         if key is None or key.end() - close > 256 or len(self.separators) >= 8:
             return
         separator = bytes(buffer[close : key.end()])
@@ -849,10 +847,9 @@ class _WrongCut(Exception):
     """A piece is not a whole number of events in standard JSON."""
 
 
-def _end_of_space(buffer: bytearray, pos: int) -> int:
-    match = _SPACE.match(buffer, pos)
-    assert match is not None
-    return match.end()
+def _end_of_space(buffer: bytearray, pos: int, end: int) -> int:
+    match = _SPACE.match(buffer, pos, end)
+    return match.end() if match else pos
 
 
 def read_trace(

@@ -8,6 +8,7 @@ Times are absolute integer nanoseconds. Definitions: C(docs/metrics.md).
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import re
@@ -93,7 +94,7 @@ def parse_ranks(text: str | None) -> list[int] | None:
         ranks = json.loads(text or "")
     except ValueError:
         return None
-    return ranks if isinstance(ranks, list) and all(type(rank) is int for rank in ranks) else None
+    return ranks if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) else None
 
 
 def match_collectives(
@@ -255,8 +256,9 @@ def clock_offsets(matches: Iterable[Match], nodes: Mapping[int, str]) -> tuple[d
                     samples[one, other].append(_difference(ends[other], ends[one]))
     offsets = {order[0]: 0}
     notes = []
-    reached = [order[0]]
-    for base in reached:
+    reached = collections.deque(order[:1])
+    while reached:
+        base = reached.popleft()
         for node in order:
             found = samples.get((base, node))
             if node in offsets or not found:

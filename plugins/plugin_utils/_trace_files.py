@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ansible_collections.aorta.automation.plugins.module_utils._trace_reader import NotATrace, TraceError
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import FileSummary, summarise_file
@@ -170,8 +170,7 @@ def read_files(
                 process.start()
                 sender.close()
                 running[receiver] = (process, file)
-            for ready in wait(list(running)):
-                assert isinstance(ready, Connection)
+            for ready in cast(list[Connection], wait(list(running))):
                 process, file = running[ready]
                 outcome = _receive(ready, process, file)
                 del running[ready]

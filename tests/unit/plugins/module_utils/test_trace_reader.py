@@ -457,7 +457,7 @@ def test_any_damage_has_the_same_outcome_with_and_without_msgspec(
 ) -> None:
     """Bytes are lost, doubled or changed anywhere; text that is still JSON is read, all else is one error."""
     text = bytearray(healthy().memcpy(5, 7).text().encode())
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _fault in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
         length = data.draw(st.integers(0, 40))
         text[at : at + length] = data.draw(
