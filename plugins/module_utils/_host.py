@@ -16,6 +16,22 @@ HEARTBEAT_FILE = "heartbeat"
 STALE_AFTER_SECONDS = 90
 
 
+def default_work_dir() -> str:
+    """Where the files of runs are on a host, unless the user says otherwise; one directory a user."""
+    return "/var/tmp/aorta-automation-%d" % os.getuid()
+
+
+def node_dir_name(run_id: str, node_rank: int) -> str:
+    """Name of the directory that one node of a run has in the work directory."""
+    return "%s-node%d" % (run_id, node_rank)
+
+
+def run_id_of(node_dir: str) -> str:
+    """The run that such a name belongs to, empty when it is no such name."""
+    run_id, _separator, rank = os.path.basename(node_dir).rpartition("-node")
+    return run_id if rank.isdigit() else ""
+
+
 def process_start_time(pid: int) -> int | None:
     """Start time of process C(pid) in clock ticks since boot, None when there is none.
 

@@ -150,7 +150,7 @@ host:
       description: Free space for traces.
       type: int
     leftovers:
-      description: Names of containers, or pids of processes, that a dead run of ours has left.
+      description: Names of containers, or ids of runs with processes, that dead runs of ours have left.
       type: list
       elements: str
 """
@@ -196,7 +196,7 @@ class Check:
         self.host: dict[str, Any] = {
             "uid": os.getuid(),
             "gid": os.getgid(),
-            "work_dir": params["work_dir"] or "/var/tmp/aorta-automation-%d" % os.getuid(),
+            "work_dir": params["work_dir"] or _host.default_work_dir(),
             "device_gids": [],
             "interface": None,
             "compute_units": None,
@@ -437,7 +437,7 @@ class Check:
                     state = json.load(stream)
             except (OSError, ValueError):
                 continue
-            owner = path.split(os.sep)[-4].rpartition("-node")[0]
+            owner = _host.run_id_of(path.split(os.sep)[-4])
             if owner == self.params["run_id"] or not _host.is_alive(state):
                 continue
             age = _host.seconds_since(os.path.join(os.path.dirname(path), _host.HEARTBEAT_FILE), time.time())
@@ -448,7 +448,7 @@ class Check:
                     "wait for it, or stop it with playbooks/teardown.yml -e aorta_run_id=%s" % owner,
                 )
             else:
-                self.host["leftovers"].append(str(state["pid"]))
+                self.host["leftovers"].append(owner)
 
 
 def main() -> None:

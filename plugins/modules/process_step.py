@@ -22,13 +22,21 @@ options:
     default: started
   directory:
     description:
-      - Directory of the step, where C(log) and C(state.json) are written.
-      - With O(state=absent) a directory above it will do; all steps found below are ended.
+      - With O(state=started), the directory of the step, where C(log) and C(state.json) are written.
+      - With O(state=absent), the directory for the files of all runs; the user's own below C(/var/tmp) when not given.
     type: path
-    required: true
+  run_id:
+    description: With O(state=absent), the run whose steps are ended; all runs when empty.
+    type: str
+    default: ""
+  node_rank:
+    description: With O(state=absent), only this node of the run, where simulated nodes share a machine.
+    type: str
+    default: ""
   remove:
     description:
-      - With O(state=absent), whether to remove O(directory) as well, and the one above it when that is empty then.
+      - With O(state=absent), whether to remove the files of the steps as well, and the directory for the files of all
+        runs when it is empty then.
     type: bool
     default: false
   argv:
@@ -84,6 +92,8 @@ step:
       type: int
 """
 
+import contextlib
+import glob
 import json
 import os
 import shutil
@@ -204,21 +214,28 @@ def start(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def stop(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """End the steps of the nodes that are meant, and remove their files where that is asked for."""
     step: dict[str, Any] = {"status": "absent"}
     changed = False
-    for directory, _names, files in os.walk(params["directory"]):
-        if _host.STATE_FILE not in files:
+    work_dir = params["directory"] or _host.default_work_dir()
+    for name in sorted(os.listdir(work_dir)) if os.path.isdir(work_dir) else []:
+        run_id = _host.run_id_of(name)
+        if not run_id or params["run_id"] not in ("", run_id):
             continue
-        step = read_state(directory)
-        if _host.is_alive(step):
-            end_group(step["pid"], params["grace"])
+        if params["node_rank"] and name != _host.node_dir_name(run_id, int(params["node_rank"])):
+            continue
+        node_dir = os.path.join(work_dir, name)
+        for state_file in glob.glob(os.path.join(glob.escape(node_dir), "steps", "*", _host.STATE_FILE)):
+            step = read_state(os.path.dirname(state_file))
+            if _host.is_alive(step):
+                end_group(step["pid"], params["grace"])
+                changed = True
+        if params["remove"]:
+            shutil.rmtree(node_dir)
             changed = True
-    if params["remove"] and os.path.isdir(params["directory"]):
-        shutil.rmtree(params["directory"])
-        changed = True
-        parent = os.path.dirname(os.path.abspath(params["directory"]))
-        if not os.listdir(parent):
-            os.rmdir(parent)
+    if params["remove"] and os.path.isdir(work_dir) and not os.listdir(work_dir):
+        with contextlib.suppress(OSError):  # another node of this machine was quicker, or has just begun
+            os.rmdir(work_dir)
     return step, changed
 
 
@@ -226,7 +243,9 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["started", "absent"], "default": "started"},
-            "directory": {"type": "path", "required": True},
+            "directory": {"type": "path"},
+            "run_id": {"type": "str", "default": ""},
+            "node_rank": {"type": "str", "default": ""},
             "remove": {"type": "bool", "default": False},
             "argv": {"type": "list", "elements": "str"},
             "environment": {"type": "dict", "default": {}},
@@ -234,13 +253,13 @@ def main() -> None:
             "timeout": {"type": "int", "default": 3600},
             "grace": {"type": "int", "default": 10},
         },
-        required_if=[("state", "started", ["argv"])],
+        required_if=[("state", "started", ["argv", "directory"])],
         supports_check_mode=False,
     )
     try:
         step, changed = (start if module.params["state"] == "started" else stop)(module.params)
     except OSError as exc:
-        module.fail_json(msg="%s: %s" % (module.params["directory"], exc))
+        module.fail_json(msg=str(exc))
     if module.params["state"] == "started" and step["status"] == "absent":
         module.fail_json(msg="the step did not start within 10 s in %s" % module.params["directory"])
     module.exit_json(changed=changed, step=step)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def collection_version() -> str | None:
+    """The version in galaxy.yml of a checkout, or in the manifest of an installed collection."""
+    root = Path(__file__).resolve().parents[2]
+    installed = root / "MANIFEST.json"
+    if installed.exists():
+        return str(read_json(installed)["collection_info"]["version"])
+    found = re.search(r"^version: *(\S+)", (root / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else None
+
+
 def load(run_dir: str | Path) -> dict[str, Any]:
     """The manifest of C(run_dir), or a new one. Raises ValueError when it is damaged."""
     path = Path(run_dir) / "manifest.json"
@@ -38,7 +49,11 @@ def load(run_dir: str | Path) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "run_id": Path(run_dir).name,
         "created": now(),
-        "versions": {"ansible_core": ansible_version, "python": platform.python_version()},
+        "versions": {
+            "aorta.automation": collection_version(),
+            "ansible_core": ansible_version,
+            "python": platform.python_version(),
+        },
         "hosts": {},
         "phases": [],
         "traces": [],
