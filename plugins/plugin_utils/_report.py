@@ -1,0 +1,747 @@
+# Copyright (c) 2026 The aorta.automation maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the reports show, put together once for all their forms: the files of a run directory in, C(View) out.
+
+Everything may be absent: without results, verdict or manifest the view says so instead of showing zeros.
+Times are milliseconds here; shares lie in 0..1; C(None) is "not measured".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ansible_collections.aorta.automation.plugins.plugin_utils import _results, _verdict
+from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json
+from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
+    Collective,
+    Kernel,
+    RankResult,
+    Results,
+    Straggler,
+    Timeline,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import failure_line, one_line, rank_name
+from ansible_collections.aorta.automation.plugins.plugin_utils._verdict import Verdict
+
+SHOWN_RANKS = 16
+SHOWN_LINES = 16
+SHOWN_MESSAGES = 50
+SHOWN_COLLECTIVES = 10
+# A rank is called slow when it takes this much longer than the median of all.
+SLOW = 0.05
+# A rank is called a straggler when it comes last in this share of the collectives, and the others' wait is no trifle.
+OFTEN_LAST = 0.5
+WORTH_WAITING_MS = 1.0
+MASK = "***"
+MODEL_DEFAULT = "model default"
+
+WORDS = {
+    "passed": "PASSED",
+    "failed": "FAILED",
+    "no_data": "NO DATA",
+    "error": "ERROR",
+    None: "NOT JUDGED",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """Disjoint parts of a window that add up to 1, and how much of the communication was hidden."""
+
+    compute: float
+    exposed_communication: float
+    exposed_memcpy: float
+    idle: float
+
+
+@dataclasses.dataclass
+class RankRow:
+    """One rank; C(remarks) say in words what is wrong with it, C(severity) orders (higher is worse)."""
+
+    rank: int
+    node: str | None
+    local_rank: int | None
+    result: RankResult | None
+    shares: Shares | None
+    straggler: Straggler | None
+    remarks: list[str] = dataclasses.field(default_factory=list)
+    severity: float = 0.0
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Mean iteration time."""
+        return None if self.result is None or self.result.iterations is None else self.result.iterations.mean_ms
+
+    @property
+    def p95_ms(self) -> float | None:
+        """95th percentile of the iteration times."""
+        return None if self.result is None or self.result.iterations is None else self.result.iterations.p95_ms
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of the communication hidden by computation."""
+        return None if self.result is None else self.result.ratios.overlap
+
+    @property
+    def made_others_wait_ms(self) -> float | None:
+        """What it made the others wait, over all matched collectives."""
+        return None if self.straggler is None else self.straggler.made_others_wait_us / 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeRow:
+    """The ranks of one node together (means over those that have the figure)."""
+
+    node: str
+    ranks: list[int]
+    missing: int
+    mean_ms: float | None
+    slowest: RankRow | None
+    shares: Shares | None
+    clock_offset_us: float | None
+    conspicuous: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """Range and ticks of a chart's axis, in the data's unit."""
+
+    low: float
+    high: float
+    ticks: list[float]
+
+    @property
+    def span(self) -> float:
+        """Never zero."""
+        return self.high - self.low
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One rank's iteration times; C(points) are (position, ms)."""
+
+    label: str
+    conspicuous: bool
+    points: list[tuple[int, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepChart:
+    """Iteration times by step. C(band) is (position, min, max) over all ranks where there are too many for lines."""
+
+    axis: Axis
+    labels: list[str]
+    by_number: bool
+    lines: list[Line]
+    median: list[tuple[int, float]]
+    band: list[tuple[int, float, float]]
+    limit: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RankChart:
+    """Mean iteration time by rank: (position, row). C(nodes) are (first position, number of ranks, name)."""
+
+    axis: Axis
+    points: list[tuple[int, RankRow]]
+    nodes: list[tuple[int, int, str]]
+    limit: float | None
+    median: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Breakdown:
+    """Mean over ranks of a part of the time: C(ms) in the measured window, C(share) of its total."""
+
+    key: str
+    name: str
+    share: float
+    ms: float
+
+
+@dataclasses.dataclass(frozen=True)
+class OperationRow:
+    """All collectives of one kind: same operation, type, size and number of ranks."""
+
+    name: str
+    dtype: str | None
+    bytes: int | None
+    ranks: int
+    count: int
+    min_ms: float
+    median_ms: float
+    max_ms: float
+    skew_ms: float | None
+    max_skew_ms: float | None
+    bus_gbps: float | None
+    min_bus_gbps: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A value of the configuration and which layer set it."""
+
+    path: str
+    value: str
+    layer: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether it differs in origin from what the model has."""
+        return self.layer != MODEL_DEFAULT
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A warning or an error."""
+
+    code: str
+    message: str
+    place: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file of the run directory; C(href) is relative to the report."""
+
+    name: str
+    href: str
+    what: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why the run itself failed."""
+
+    line: str
+    phase: str
+    host: str | None
+    rank: int | None
+    exit_code: int | None
+    reason: str | None
+    message: str
+    log_tail: list[str]
+    log: File | None
+
+
+@dataclasses.dataclass
+class View:
+    """All that a report shows."""
+
+    run_id: str
+    created: str | None
+    benchmark: str
+    status: str | None
+    word: str
+    reason: str
+    hint: str | None
+    failure: Failure | None
+    verdict: Verdict | None
+    results: Results | None
+    spec: dict[str, Any]
+    manifest: dict[str, Any]
+    ranks: list[RankRow]
+    worst_first: list[RankRow]
+    nodes: list[NodeRow]
+    world_size: int
+    gpus: list[str]
+    rank_chart: RankChart | None
+    step_chart: StepChart | None
+    breakdown: list[Breakdown]
+    total_ms: float | None
+    operations: list[OperationRow]
+    most_skewed: list[Collective]
+    kernels: list[Kernel]
+    errors: list[Message]
+    warnings: list[Message]
+    settings: list[Setting]
+    files: list[File]
+
+    @property
+    def num_measured(self) -> int:
+        """Ranks with figures."""
+        return 0 if self.results is None else len(self.results.per_rank)
+
+    @property
+    def conspicuous(self) -> list[RankRow]:
+        """The ranks to look at, worst first."""
+        return [row for row in self.worst_first if row.severity > 0]
+
+    @property
+    def environment(self) -> list[tuple[str, str]]:
+        """The variables that the training process was given, as text; secrets are C(***)."""
+        hidden = {str(name).rpartition(".")[2] for name in self.spec.get("secrets") or []}
+        variables = self.spec.get("container_env") or {}
+        return [(str(name), MASK if name in hidden else str(value)) for name, value in variables.items()]
+
+    @property
+    def phases(self) -> list[dict[str, Any]]:
+        """The phases of the run with their times."""
+        phases: list[dict[str, Any]] = self.manifest.get("phases") or []
+        return phases
+
+    def place(self, rank: int | None) -> str:
+        """C("rank 5 on node1")."""
+        return "" if rank is None else rank_name(rank, {row.rank: row.node for row in self.ranks})
+
+
+def build_view(run_dir: Path, written: Iterable[str] = ()) -> View:
+    """Read the files of C(run_dir). C(written): names of reports that are about to be there.
+
+    A damaged file does not hide the others: it becomes an error of the report. Raises OSError where C(run_dir)
+    can't be read.
+    """
+    if not run_dir.is_dir():
+        raise NotADirectoryError(f"run_dir: {run_dir} is not a directory")
+    damaged: list[Message] = []
+
+    def load(name: str, reader: Any) -> Any:
+        path = run_dir / name
+        if not path.is_file():
+            return None
+        try:
+            return reader(path)
+        except ValueError as exc:
+            damaged.append(Message("damaged_file", one_line(str(exc)), name))
+            return None
+
+    spec = load("spec.json", read_json)
+    manifest = load("manifest.json", read_json)
+    return make_view(
+        results=load(_results.FILE_NAME, _results.load_results),
+        verdict=load(_verdict.FILE_NAME, _verdict.load_verdict),
+        spec=spec if isinstance(spec, dict) else {},
+        manifest=manifest if isinstance(manifest, dict) else {},
+        files=list_files(run_dir, written),
+        damaged=damaged,
+        run_id=run_dir.name,
+    )
+
+
+def make_view(
+    results: Results | None,
+    verdict: Verdict | None,
+    spec: dict[str, Any],
+    manifest: dict[str, Any],
+    files: list[File],
+    damaged: Sequence[Message] = (),
+    run_id: str = "",
+) -> View:
+    """Put the view together from what was read."""
+    rows = rank_rows(results, manifest)
+    worst = sorted(
+        rows, key=lambda row: (-row.severity, -(row.made_others_wait_ms or 0), -(row.mean_ms or 0), row.rank)
+    )
+    failure = _failure(manifest.get("failure"), files)
+    status = verdict.status if verdict is not None else ("error" if failure else None)
+    if verdict is not None:
+        reason = verdict.reason
+    elif failure is not None:
+        reason = failure.line
+    else:
+        reason = "There is no verdict: the run has not been judged."
+    limit = None
+    if verdict is not None:
+        limits = [check.limit for check in verdict.checks if check.metric == "summary.avg_iteration_ms"]
+        limit = limits[0] if limits else None
+    breakdown, total_ms = _breakdown(results)
+    return View(
+        run_id=str(spec.get("run_id") or manifest.get("run_id") or run_id),
+        created=spec.get("created") or manifest.get("created"),
+        benchmark=str(spec.get("benchmark") or "aorta"),
+        status=status,
+        word=WORDS.get(status, WORDS[None]),
+        reason=reason,
+        hint=_hint(status, worst, failure),
+        failure=failure,
+        verdict=verdict,
+        results=results,
+        spec=spec,
+        manifest=manifest,
+        ranks=rows,
+        worst_first=worst,
+        nodes=_node_rows(rows, results),
+        world_size=len(rows),
+        gpus=sorted({rank.gpu for rank in results.per_rank if rank.gpu}) if results else [],
+        rank_chart=_rank_chart(rows, limit),
+        step_chart=_step_chart(rows, results, limit),
+        breakdown=breakdown,
+        total_ms=total_ms,
+        operations=_operations(results),
+        most_skewed=_most_skewed(results),
+        kernels=[kernel for kernel in results.top_kernels if kernel.rank is None] if results else [],
+        errors=[*damaged, *_messages(results.errors if results else ())],
+        warnings=[
+            *(Message(str(one.get("code")), str(one.get("message"))) for one in spec.get("warnings") or []),
+            *(Message(remark.code, remark.message) for remark in (verdict.warnings if verdict else ())),
+            *_messages(results.warnings if results else ()),
+        ],
+        settings=settings_of(spec),
+        files=files,
+    )
+
+
+# --- ranks and nodes --------------------------------------------------------------------------------------------------
+
+
+def shares_of(timeline: Timeline | None) -> Shares | None:
+    """The disjoint parts of a window; None without GPU events."""
+    if timeline is None or timeline.total <= 0:
+        return None
+    return Shares(
+        compute=timeline.computation / timeline.total,
+        exposed_communication=timeline.exposed_communication / timeline.total,
+        exposed_memcpy=timeline.exposed_memcpy / timeline.total,
+        idle=timeline.idle / timeline.total,
+    )
+
+
+def rank_rows(results: Results | None, manifest: Mapping[str, Any]) -> list[RankRow]:
+    """All ranks that are, or should be, there; ascending."""
+    if results is None:
+        return []
+    hosts = {trace.get("rank"): trace.get("host") for trace in manifest.get("traces") or []}
+    stragglers = {row.rank: row for row in results.stragglers}
+    rows = [
+        RankRow(one.rank, one.node, one.local_rank, one, shares_of(one.timeline_us), stragglers.get(one.rank))
+        for one in results.per_rank
+    ]
+    present = {row.rank for row in rows}
+    rows += [
+        RankRow(rank, hosts.get(rank), None, None, None, None)
+        for rank in results.world.missing_ranks
+        if rank not in present
+    ]
+    rows.sort(key=lambda row: row.rank)
+    _remark_errors(rows, results)
+    _remark_slow(rows)
+    _remark_stragglers(rows)
+    return rows
+
+
+def _remark_errors(rows: Sequence[RankRow], results: Results) -> None:
+    codes: dict[int, list[str]] = defaultdict(list)
+    for problem in results.errors:
+        if problem.rank is not None and problem.code not in codes[problem.rank]:
+            codes[problem.rank].append(problem.code)
+    for row in rows:
+        if row.result is None:
+            row.remarks.append("no figures" + (f": {', '.join(codes[row.rank])}" if codes[row.rank] else ": no trace"))
+            row.severity += 1000
+        elif codes[row.rank]:
+            row.remarks.append(", ".join(codes[row.rank]))
+            row.severity += 500
+
+
+def _remark_slow(rows: Sequence[RankRow]) -> None:
+    """Whose iterations, or whose computation, take conspicuously longer than the median of all ranks."""
+
+    def computation(row: RankRow) -> float | None:
+        timeline = None if row.result is None else row.result.timeline_us
+        return None if timeline is None else timeline.computation
+
+    for what, figure, weight in (("iterations", lambda row: row.mean_ms, 2.0), ("computation", computation, 1.0)):
+        measured = [(row, value) for row in rows if (value := figure(row)) is not None]
+        if len(measured) < 2:
+            continue
+        median = statistics.median(value for _row, value in measured)
+        for row, value in measured:
+            if median > 0 and value > median * (1 + SLOW):
+                row.remarks.append(f"{what} {100 * (value / median - 1):.0f} % longer than the median")
+                row.severity += weight * (value / median - 1) * 100
+
+
+def _remark_stragglers(rows: Sequence[RankRow]) -> None:
+    for row in rows:
+        one = row.straggler
+        if one is None or not one.collectives or one.made_others_wait_us < WORTH_WAITING_MS * 1000:
+            continue
+        if one.times_last / one.collectives >= OFTEN_LAST and len(rows) > 1:
+            row.remarks.append(f"last to arrive in {one.times_last} of {one.collectives} collectives")
+            row.severity += 50 * one.times_last / one.collectives
+
+
+def _hint(status: str | None, worst: Sequence[RankRow], failure: Failure | None) -> str | None:
+    """Where to look first."""
+    if failure is not None or not worst or worst[0].severity <= 0:
+        return None
+    row = worst[0]
+    others = sum(other.severity > 0 for other in worst) - 1
+    more = "" if others <= 0 else f" ({others} more rank{'s' if others > 1 else ''} marked below)"
+    start = "Look first at" if status != "passed" else "Most conspicuous:"
+    place = rank_name(row.rank, {row.rank: row.node})
+    return f"{start} {place}: {'; '.join(row.remarks)}{more}."
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured else None
+
+
+def mean_shares(rows: Iterable[Shares | None]) -> Shares | None:
+    """The mean of each part; None where nothing was measured."""
+    measured = [dataclasses.astuple(row) for row in rows if row is not None]
+    return Shares(*(statistics.fmean(part) for part in zip(*measured, strict=True))) if measured else None
+
+
+def _node_rows(rows: Sequence[RankRow], results: Results | None) -> list[NodeRow]:
+    by_node: dict[str, list[RankRow]] = defaultdict(list)
+    for row in rows:
+        if row.node is not None:
+            by_node[row.node].append(row)
+    offsets = results.clock_offsets_us if results is not None else {}
+    return [
+        NodeRow(
+            node=node,
+            ranks=[row.rank for row in members],
+            missing=sum(row.result is None for row in members),
+            mean_ms=_mean(row.mean_ms for row in members),
+            slowest=max((row for row in members if row.mean_ms is not None), key=lambda row: row.mean_ms, default=None),
+            shares=mean_shares(row.shares for row in members),
+            clock_offset_us=offsets.get(node),
+            conspicuous=[row.rank for row in members if row.severity > 0],
+        )
+        for node, members in by_node.items()
+    ]
+
+
+# --- charts: only numbers; the template draws -------------------------------------------------------------------------
+
+
+def make_axis(values: Sequence[float], around: float) -> Axis:
+    """Holds all values, and at least 10 % to both sides of C(around), so that noise does not look like drama."""
+    low, high = min([*values, around * 0.9]), max([*values, around * 1.1])
+    if high <= low:
+        low, high = low - 1, high + 1
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= (high - low) / 5)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    ticks = [round(number * step, 12) for number in range(first, last + 1)]
+    return Axis(ticks[0], ticks[-1], ticks)
+
+
+def _rank_chart(rows: Sequence[RankRow], limit: float | None) -> RankChart | None:
+    points = [(position, row) for position, row in enumerate(rows) if row.mean_ms is not None]
+    if len(points) < 2:
+        return None
+    values = [row.mean_ms for _position, row in points if row.mean_ms is not None]
+    median = statistics.median(values)
+    shown = limit if limit is not None and limit <= 1.5 * max(values) else None
+    nodes: list[tuple[int, int, str]] = []
+    for position, row in enumerate(rows):
+        name = row.node or ""
+        if nodes and nodes[-1][2] == name:
+            nodes[-1] = (nodes[-1][0], nodes[-1][1] + 1, name)
+        else:
+            nodes.append((position, 1, name))
+    axis = make_axis([*values, *([] if shown is None else [shown])], median)
+    return RankChart(axis, points, nodes if len(nodes) < len(rows) else [], shown, median)
+
+
+def _step_chart(rows: Sequence[RankRow], results: Results | None, limit: float | None) -> StepChart | None:
+    series = {
+        row.rank: row.result.iterations.durations_ms
+        for row in rows
+        if row.result is not None and row.result.iterations is not None
+    }
+    longest = max(map(len, series.values()), default=0)
+    if results is None or longest < 2:
+        return None
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for step in results.steps:
+        numbers[step.rank].append(step.step)
+    same = next(iter(numbers.values()), [])
+    by_number = len(same) == longest and all(numbers[rank] == same for rank in series)
+    labels = [str(number) for number in (same if by_number else range(1, longest + 1))]
+    chosen = [row for row in rows if row.rank in series]
+    few = len(chosen) <= SHOWN_LINES
+    if not few:
+        ordered = sorted(chosen, key=lambda row: -row.severity)
+        chosen = [row for row in ordered[:3] if row.severity > 0]
+    lines = [Line(f"rank {row.rank}", row.severity > 0, list(enumerate(series[row.rank]))) for row in chosen]
+    columns = [[values[at] for values in series.values() if at < len(values)] for at in range(longest)]
+    middle = [(at, statistics.median(column)) for at, column in enumerate(columns)]
+    band = [] if few else [(at, min(column), max(column)) for at, column in enumerate(columns)]
+    values = [value for column in columns for value in column]
+    shown = limit if limit is not None and limit <= 1.5 * max(values) else None
+    axis = make_axis([*values, *([] if shown is None else [shown])], statistics.median(values))
+    return StepChart(axis, labels, by_number, lines, middle, band, shown)
+
+
+# --- where the time goes, collectives ---------------------------------------------------------------------------------
+
+
+def _breakdown(results: Results | None) -> tuple[list[Breakdown], float | None]:
+    timelines = [one.timeline_us for one in (results.per_rank if results else ()) if one.timeline_us is not None]
+    timelines = [timeline for timeline in timelines if timeline.total > 0]
+    if not timelines:
+        return [], None
+    parts = (
+        ("compute", "computation", "computation"),
+        ("exposed", "exposed communication", "exposed_communication"),
+        ("memcpy", "exposed copies", "exposed_memcpy"),
+        ("idle", "idle", "idle"),
+    )
+    return [
+        Breakdown(
+            key,
+            name,
+            statistics.fmean(getattr(timeline, field) / timeline.total for timeline in timelines),
+            statistics.fmean(getattr(timeline, field) for timeline in timelines) / 1000,
+        )
+        for key, name, field in parts
+    ], statistics.fmean(timeline.total for timeline in timelines) / 1000
+
+
+def _operations(results: Results | None) -> list[OperationRow]:
+    groups: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
+    for one in results.collectives if results else ():
+        groups[one.name or "unknown", one.dtype, one.bytes, len(one.ranks) + len(one.missing_ranks)].append(one)
+    rows = []
+    for (name, dtype, size, ranks), members in groups.items():
+        times = [one.min_duration_us / 1000 for one in members]
+        skews = [one.arrival_skew_us / 1000 for one in members if one.arrival_skew_us is not None]
+        buses = [one.busbw_gbps for one in members if one.busbw_gbps is not None]
+        rows.append(
+            OperationRow(
+                name=name,
+                dtype=dtype,
+                bytes=size,
+                ranks=ranks,
+                count=len(members),
+                min_ms=min(times),
+                median_ms=statistics.median(times),
+                max_ms=max(times),
+                skew_ms=statistics.median(skews) if skews else None,
+                max_skew_ms=max(skews, default=None),
+                bus_gbps=statistics.median(buses) if buses else None,
+                min_bus_gbps=min(buses, default=None),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.count * row.median_ms)
+
+
+def _most_skewed(results: Results | None) -> list[Collective]:
+    skewed = [one for one in (results.collectives if results else ()) if one.arrival_skew_us]
+    return sorted(skewed, key=lambda one: -(one.arrival_skew_us or 0))[:SHOWN_COLLECTIVES]
+
+
+# --- messages, configuration, files -----------------------------------------------------------------------------------
+
+
+def _messages(entries: Iterable[Any]) -> list[Message]:
+    result = []
+    for entry in entries:
+        place = [] if entry.rank is None else [f"rank {entry.rank}"]
+        byte = getattr(entry, "byte", None)
+        if entry.file:
+            place.append(entry.file + ("" if byte is None else f", byte {byte}"))
+        result.append(Message(entry.code, entry.message, ", ".join(place)))
+    return result
+
+
+def settings_of(spec: Mapping[str, Any]) -> list[Setting]:
+    """Every value of the configuration as text, with the layer that set it. Secrets stay C(***)."""
+    layers = spec.get("layers") or {}
+    hidden = {str(name) for name in spec.get("secrets") or []}
+    result: list[Setting] = []
+
+    def walk(path: tuple[str, ...], value: Any) -> None:
+        name = ".".join(path)
+        if isinstance(value, Mapping) and value and name not in layers:
+            for key, item in value.items():
+                walk((*path, str(key)), item)
+            return
+        secret = bool(hidden & {name, path[-1], f"aorta_{name}"})
+        text = MASK if secret else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        result.append(Setting(name, text, _layer(layers, path)))
+
+    for key, value in (spec.get("values") or {}).items():
+        walk((str(key),), value)
+    return result
+
+
+def _layer(layers: Mapping[str, Any], path: Sequence[str]) -> str:
+    for length in range(len(path), 0, -1):
+        layer = layers.get(".".join(path[:length]))
+        if layer is not None:
+            return str(layer)
+    return "not recorded"
+
+
+_WHAT = {
+    "verdict.json": "the verdict, for programs",
+    "results.json": "all figures, for programs",
+    "report.xlsx": "all figures as a workbook",
+    "junit.xml": "the checks, for CI",
+    "spec.json": "the configuration that was used",
+    "manifest.json": "hosts, versions, phases, traces",
+}
+
+
+def list_files(run_dir: Path, written: Iterable[str] = ()) -> list[File]:
+    """The files of C(run_dir) that a reader may want, with links relative to it."""
+    coming = set(written)
+    files = [
+        File(name, quote(name), what) for name, what in _WHAT.items() if name in coming or (run_dir / name).is_file()
+    ]
+    logs = run_dir / "logs"
+    for path in sorted(logs.glob("*.log")) if logs.is_dir() else ():
+        files.append(File(f"logs/{path.name}", f"logs/{quote(path.name, safe='')}", f"output of {path.stem}"))
+    if (run_dir / "tracelens").is_dir():
+        files.append(File("tracelens/", "tracelens/", "the workbooks of AMD TraceLens"))
+    if (run_dir / "traces").is_dir():
+        files.append(File("traces/", "traces/", "the traces of all ranks"))
+    return files
+
+
+def _failure(given: Any, files: Sequence[File]) -> Failure | None:
+    if not isinstance(given, Mapping):
+        return None
+    host = given.get("host")
+    log = next((file for file in files if host is not None and file.name == f"logs/{host}.log"), None)
+    return Failure(
+        line=one_line(failure_line(given)),
+        phase=str(given.get("phase") or "unknown"),
+        host=None if host is None else str(host),
+        rank=given.get("rank"),
+        exit_code=given.get("exit_code"),
+        reason=given.get("reason"),
+        message=str(given.get("message") or ""),
+        log_tail=[str(line) for line in given.get("log_tail") or []],
+        log=log,
+    )
+
+
+__all__ = [
+    "SHOWN_COLLECTIVES",
+    "SHOWN_MESSAGES",
+    "SHOWN_RANKS",
+    "Axis",
+    "Breakdown",
+    "Failure",
+    "File",
+    "Message",
+    "NodeRow",
+    "OperationRow",
+    "RankRow",
+    "Setting",
+    "Shares",
+    "View",
+    "build_view",
+    "list_files",
+    "make_axis",
+    "make_view",
+    "rank_rows",
+    "settings_of",
+    "shares_of",
+]
