@@ -64,6 +64,9 @@ GROUP = "aorta"
 class InventoryModule(BaseFileInventoryPlugin):
     NAME = "aorta.automation.cluster_json"
 
+    # As for every inventory file: the text is the user's own. (Templates in it are refused all the same.)
+    trusted_by_default = True
+
     def verify_file(self, path: str) -> bool:
         if not super().verify_file(path) or Path(path).suffix.lower() != ".json":
             return False

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,12 @@ def read_cluster_file(path: Path) -> Cluster:
     cluster = Cluster()
     if isinstance(data, Mapping):
         data = substitute(_without_comments(data), {"{user-id}": login_user()})
+        used = {key: value for key, value in data.items() if key not in _NOT_USED}
         problems += [
             f"{dotted(at)}: placeholder left in, given {show(found)}, expected a value in its place"
-            for at, found in left_over({key: value for key, value in data.items() if key not in _NOT_USED})
+            for at, found in (*left_over(used), *_templates(used))
         ]
         _read(data, cluster, problems)
-        # A placeholder that stands for a host is one mistake, not also a wrong name.
-        problems = [line for line in problems if "not a host" not in line or not _LEFT.search(line)]
     else:
         problems.append(f"not a cluster file, given {show(data)}, expected a map with node_dict")
     if problems:
@@ -87,7 +86,18 @@ def read_cluster_file(path: Path) -> Cluster:
     return cluster
 
 
-_LEFT = re.compile(r"\{[^{}]*\}|<changeme>", re.IGNORECASE)
+def _templates(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is left of CVS's own template for this file: C({{ username }}), C({% for ... %})."""
+    if isinstance(value, str):
+        if match := re.search(r"\{[{%#].*", value):
+            yield path, match[0]
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _templates(key, path)
+            yield from _templates(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _templates(item, (*path, index))
 
 
 def _read(data: Mapping[str, Any], cluster: Cluster, problems: list[str]) -> None:
@@ -107,6 +117,8 @@ def _read(data: Mapping[str, Any], cluster: Cluster, problems: list[str]) -> Non
         problems.append(f"node_dict: not valid, given {show(nodes)}, expected a map with at least one node")
         nodes = {}
     for name, node in nodes.items():
+        if "{" in name or "<" in name:
+            continue  # a placeholder, reported already
         if not _NAME.fullmatch(name):
             problems.append(f"node_dict: not a host, given {show(name)}, expected a name or an address")
         elif not isinstance(node, Mapping):
