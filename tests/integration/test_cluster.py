@@ -35,6 +35,7 @@ def play(run_ansible, tmp_path, tree, *arguments, playbook="aorta.yml", **variab
         "aorta_base_config": "config/demo.json",
         "aorta_gpus_per_node": 2,
         "aorta_timeout_seconds": 120,
+        "aorta_min_free_gb": 0.1,
         "aorta_output_dir": str(tmp_path / "out"),
         "aorta_docker": {"image": "aorta-standin:local", "shm_size": "64m", "pull": "never"},
         "aorta_multi_node": {"torchrun_command": ["python3", "/mnt/torchrun"]},
@@ -123,6 +124,7 @@ def test_a_cluster_json_and_a_config_file_as_they_are(rig, run_ansible, aorta_tr
         json.dumps(
             {
                 "aorta_config_file": str(config),
+                "aorta_min_free_gb": 0.1,
                 "aorta_output_dir": str(tmp_path / "out"),
                 "aorta_multi_node": {"torchrun_command": ["python3", "/mnt/torchrun"]},
                 "ansible_python_interpreter": "/usr/bin/python3",

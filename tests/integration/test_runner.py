@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_runner_with_survey_strings(tmp_path):
+    (tmp_path / "runner").mkdir()
     run = ansible_runner.run(
         private_data_dir=str(tmp_path / "runner"),
         project_dir=str(ROOT),
