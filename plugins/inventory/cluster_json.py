@@ -50,6 +50,7 @@ EXAMPLES = r"""
 }
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,16 @@ class InventoryModule(BaseFileInventoryPlugin):
         if not super().verify_file(path) or Path(path).suffix.lower() != ".json":
             return False
         try:
-            return re.search(r'"node_dict"\s*:', Path(path).read_text(encoding="utf-8", errors="replace")) is not None
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return False
+        if not re.search(r'"node_dict"\s*:', text):
+            return False
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return True  # damaged, but meant for us: parse() says where
+        return isinstance(data, dict) and "node_dict" in data
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         super().parse(inventory, loader, path, cache)
@@ -81,15 +89,15 @@ class InventoryModule(BaseFileInventoryPlugin):
             cluster = read_cluster_file(Path(path))
         except ClusterFileError as exc:
             message = str(exc)
-            self.inventory.set_variable("all", "aorta_inventory_error", message)
+            inventory.set_variable("all", "aorta_inventory_error", message)
             self.display.error(message, wrap_text=False)
             raise AnsibleParserError(message) from None
         for message in cluster.warnings:
             self.display.warning(message)
-        self.inventory.add_group(GROUP)
+        inventory.add_group(GROUP)
         for name, value in cluster.variables.items():
-            self.inventory.set_variable(GROUP, name, value)
+            inventory.set_variable(GROUP, name, value)
         for host, variables in cluster.hosts.items():
-            self.inventory.add_host(host, group=GROUP)
+            inventory.add_host(host, group=GROUP)
             for name, value in variables.items():
-                self.inventory.set_variable(host, name, value)
+                inventory.set_variable(host, name, value)

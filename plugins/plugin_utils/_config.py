@@ -146,7 +146,10 @@ def _stream(value: Any) -> str | int:
 def _kernel_patterns(value: Any) -> str | list[str]:
     if value in ("tracelens", "extended"):
         return str(value)
-    return [str(pattern) for pattern in kinds.list_of(_PATTERN)(value)]
+    patterns = kinds.structure(value)
+    if not isinstance(patterns, list):
+        raise TypeError
+    return [str(pattern) for pattern in kinds.list_of(_PATTERN)(patterns)]
 
 
 def _pattern(value: Any) -> str:
@@ -439,7 +442,7 @@ class AortaConfig(Section):
         10800, "Longest time one step may take before it is stopped.", "s"
     )
     skip_rccl_build: Annotated[bool, BeforeValidator(kinds.BOOLEAN)] = setting(
-        True, "Use the RCCL of the image instead of building one. (CVS builds unless told otherwise.)"
+        True, "Use the RCCL of the image instead of building one; CVS builds one unless told otherwise."
     )
     analysis: Analysis = Field(default_factory=Analysis)
     expected_results: ExpectedResults = Field(default_factory=ExpectedResults)

@@ -116,7 +116,9 @@ def read_yaml(text: str) -> tuple[Any, list[str]]:
 
 def _yaml_reason(exc: Exception) -> str:
     mark = getattr(exc, "problem_mark", None)
-    reason = getattr(exc, "problem", None) or " ".join(str(exc).split()) or "nested too deeply"
+    if isinstance(exc, RecursionError):
+        return "not valid YAML: nested too deeply"
+    reason = getattr(exc, "problem", None) or " ".join(str(exc).split())
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     return f"not valid YAML: {where}{reason}"
 
