@@ -25,8 +25,8 @@ options:
     required: true
   template:
     description:
-      - Jinja template of the page, looked for as M(ansible.builtin.template) looks for its O(ansible.builtin.template#module:src).
-        Parts that it includes and that are not beside it are those of the collection.
+      - Jinja template of the page, looked for as M(ansible.builtin.template) looks for its own. Parts that it includes
+        and that are not beside it are those of the collection.
       - By default C(report.html.j2), which is that of the role C(report) or of the collection.
     type: str
 attributes:

@@ -30,7 +30,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     Timeline,
 )
 from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import failure_line, one_line, rank_name
-from ansible_collections.aorta.automation.plugins.plugin_utils._verdict import Verdict
+from ansible_collections.aorta.automation.plugins.plugin_utils._verdict import Check, Verdict
 
 SHOWN_RANKS = 16
 SHOWN_LINES = 16
@@ -105,7 +105,6 @@ class NodeRow:
     ranks: list[int]
     missing: int
     mean_ms: float | None
-    slowest: RankRow | None
     shares: Shares | None
     clock_offset_us: float | None
     conspicuous: list[int]
@@ -272,16 +271,22 @@ class View:
         return 0 if self.results is None else len(self.results.per_rank)
 
     @property
+    def checks(self) -> list[Check]:
+        """The checks, those that keep the verdict from C(passed) first."""
+        order = ("fail", "not_measured", "pass", "not_applicable")
+        return sorted(self.verdict.checks, key=lambda check: order.index(check.status)) if self.verdict else []
+
+    @property
     def conspicuous(self) -> list[RankRow]:
         """The ranks to look at, worst first."""
         return [row for row in self.worst_first if row.severity > 0]
 
     @property
-    def environment(self) -> list[tuple[str, str]]:
-        """The variables that the training process was given, as text; secrets are C(***)."""
+    def environment(self) -> list[str]:
+        """The variables that the training process was given, as C(NAME=text); secrets are C(***)."""
         hidden = {str(name).rpartition(".")[2] for name in self.spec.get("secrets") or []}
         variables = self.spec.get("container_env") or {}
-        return [(str(name), MASK if name in hidden else str(value)) for name, value in variables.items()]
+        return [f"{name}={MASK if name in hidden else value}" for name, value in variables.items()]
 
     @property
     def phases(self) -> list[dict[str, Any]]:
@@ -390,6 +395,10 @@ def make_view(
     )
 
 
+def _worst_first(row: RankRow) -> tuple[float, ...]:
+    return -row.severity, -(row.made_others_wait_ms or 0), -(row.mean_ms or 0), row.rank
+
+
 # --- ranks and nodes --------------------------------------------------------------------------------------------------
 
 
@@ -449,15 +458,17 @@ def _remark_slow(rows: Sequence[RankRow]) -> None:
         timeline = None if row.result is None else row.result.timeline_us
         return None if timeline is None else timeline.computation
 
+    longer: dict[int, list[str]] = defaultdict(list)
     for what, figure, weight in (("iterations", lambda row: row.mean_ms, 2.0), ("computation", computation, 1.0)):
         measured = [(row, value) for row in rows if (value := figure(row)) is not None]
-        if len(measured) < 2:
-            continue
-        median = statistics.median(value for _row, value in measured)
+        median = statistics.median(value for _row, value in measured) if measured else 0
         for row, value in measured:
             if median > 0 and value > median * (1 + SLOW):
-                row.remarks.append(f"{what} {100 * (value / median - 1):.0f} % longer than the median")
+                longer[row.rank].append(f"{what} {100 * (value / median - 1):.0f} %")
                 row.severity += weight * (value / median - 1) * 100
+    for row in rows:
+        if longer[row.rank]:
+            row.remarks.append(f"{' and '.join(longer[row.rank])} longer than the median")
 
 
 def _remark_stragglers(rows: Sequence[RankRow]) -> None:
@@ -505,7 +516,6 @@ def _node_rows(rows: Sequence[RankRow], results: Results | None) -> list[NodeRow
             ranks=[row.rank for row in members],
             missing=sum(row.result is None for row in members),
             mean_ms=_mean(row.mean_ms for row in members),
-            slowest=max((row for row in members if row.mean_ms is not None), key=lambda row: row.mean_ms, default=None),
             shares=mean_shares(row.shares for row in members),
             clock_offset_us=offsets.get(node),
             conspicuous=[row.rank for row in members if row.severity > 0],
@@ -520,6 +530,7 @@ def _node_rows(rows: Sequence[RankRow], results: Results | None) -> list[NodeRow
 def make_axis(values: Sequence[float], around: float) -> Axis:
     """Holds all values, and at least 10 % to both sides of C(around), so that noise does not look like drama."""
     low, high = min([*values, around * 0.9]), max([*values, around * 1.1])
+    high += (high - low) / 20  # room for labels
     if high <= low:
         low, high = low - 1, high + 1
     step = 10 ** math.floor(math.log10((high - low) / 4))
@@ -586,7 +597,7 @@ def _breakdown(results: Results | None) -> tuple[list[Breakdown], float | None]:
     if not timelines:
         return [], None
     parts = (
-        ("compute", "computation", "computation"),
+        ("compute", "compute", "computation"),
         ("exposed", "exposed communication", "exposed_communication"),
         ("memcpy", "exposed copies", "exposed_memcpy"),
         ("idle", "idle", "idle"),

@@ -67,9 +67,15 @@ def short(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def printable(text: str) -> str:
-    """Text of several lines: no control characters but tabs and line ends."""
-    return "".join(c if c in "\t\n" or not unicodedata.category(c).startswith("C") else "\ufffd" for c in text)
+def block(lines: str | Sequence[str], most: int = 400, width: int = 1000) -> str:
+    """Text of several lines for C(pre): no control characters but tabs; long lines and long texts are cut."""
+    lines = lines.splitlines() if isinstance(lines, str) else [part for line in lines for part in line.splitlines()]
+    shown = [short(_printable(line), width) for line in lines[:most]]
+    return "\n".join([*shown, *([f"... and {len(lines) - most} more lines"] if len(lines) > most else [])])
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c == "\t" or not unicodedata.category(c).startswith("C") else "\ufffd" for c in line)
 
 
 def environment(folders: Sequence[Path]) -> jinja2.Environment:
@@ -83,7 +89,7 @@ def environment(folders: Sequence[Path]) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (ms, percent, size, seconds, short, number, printable)
+    filters = (ms, percent, size, seconds, short, number, block)
     result.filters.update({function.__name__: function for function in filters})
     result.globals.update(limits=_report, not_measured=NOT_MEASURED)
     return result

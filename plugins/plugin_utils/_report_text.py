@@ -37,14 +37,14 @@ def summary_lines(view: View, run_dir: Path) -> list[str]:
     # Where nothing could be measured, every check would say so.
     checks = view.verdict.failing if view.verdict and view.status == "failed" else []
     if len(checks) > 1:
-        lines += ["", *(_cut(f"  {_SHORT[check.status]:<12}  {check.message}") for check in checks[:MAX_CHECKS])]
+        lines += ["", *(_cut(check.message, f"{_SHORT[check.status]:<14}") for check in checks[:MAX_CHECKS])]
         if len(checks) > MAX_CHECKS:
             lines.append(f"  and {len(checks) - MAX_CHECKS} more")
     if view.hint:
         lines += ["", *_wrapped(view.hint, 2)]
     if view.failure is not None and view.failure.log_tail:
         last = [line for line in view.failure.log_tail if line.strip()][-3:]
-        lines += ["", *(_cut(f"  | {line}") for line in last)]
+        lines += ["", *(_cut(line, "| ") for line in last)]
     reports = [("report", run_dir / "report.html")]
     if view.failure is not None and view.failure.log is not None:
         reports.append(("log", run_dir / view.failure.log.name))
@@ -65,14 +65,13 @@ def _figures(view: View) -> list[str]:
         ("exposed comm", percent(summary.avg_exposed_communication_ratio), "idle", percent(summary.avg_idle_ratio)),
     )
     return [
-        _cut(f"  {'ranks':<13} {ranks}{nodes}{gpus}"),
+        _cut(f"{ranks}{nodes}{gpus}", f"{'ranks':<14}"),
         *(f"  {name:<13} {value:<16} {other:<10} {text}" for name, value, other, text in pairs),
     ]
 
 
-def _cut(text: str) -> str:
-    start = text[: len(text) - len(text.lstrip())]
-    line = start + one_line(text)
+def _cut(text: str, label: str = "") -> str:
+    line = f"  {label}{one_line(text)}"
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
 
 

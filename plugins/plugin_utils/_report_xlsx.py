@@ -17,7 +17,11 @@ from typing import Any
 
 from ansible_collections.aorta.automation.plugins.plugin_utils._deps import openpyxl
 from ansible_collections.aorta.automation.plugins.plugin_utils._report import View
-from ansible_collections.aorta.automation.plugins.plugin_utils._results import Timeline
+from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
+    KernelCounts,
+    Ratios,
+    Timeline,
+)
 
 CELL_LIMIT = 32767
 MAX_ROWS = 50_000
@@ -26,6 +30,7 @@ _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 MS, RATIO, INTEGER, GBPS, TEXT = "#,##0.000", "0.0000", "#,##0", "#,##0.00", "@"
+_STATISTICS = ("mean", "median", "std", "min", "max", "p95")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +135,13 @@ def _sheets(view: View) -> Iterator[Sheet]:
             Column("local rank", INTEGER, 8),
             Column("GPU", width=24),
             Column("iterations", INTEGER, 10),
-            *(Column(f"iteration {name} (ms)", MS) for name in ("mean", "median", "std", "min", "max", "p95")),
+            *(Column(f"iteration {name} (ms)", MS) for name in _STATISTICS),
             *(Column(f"{name.replace('_', ' ')} (ms)", MS) for name in Timeline.model_fields),
             *(
                 Column(f"{name} ratio", RATIO, 12)
                 for name in ("compute", "communication", "exposed", "overlap", "idle")
             ),
-            *(Column(f"{name} kernels", INTEGER, 13) for name in ("computation", "communication", "memcpy")),
+            *(Column(f"{name} kernels", INTEGER, 13) for name in KernelCounts.model_fields),
             Column("times last", INTEGER, 9),
             Column("waited (ms)", MS),
             Column("made others wait (ms)", MS),
@@ -253,18 +258,16 @@ def _ranks(view: View) -> Iterator[Sequence[Any]]:
         one = row.result
         iterations = None if one is None else one.iterations
         counts = None if one is None else one.kernel_counts
-        names = ("mean_ms", "median_ms", "std_ms", "min_ms", "max_ms", "p95_ms")
-        ratios = ("compute", "communication", "exposed_communication", "overlap", "idle")
         yield (
             row.rank,
             row.node,
             row.local_rank,
             None if one is None else one.gpu,
             None if iterations is None else iterations.count,
-            *(None if iterations is None else getattr(iterations, name) for name in names),
+            *(None if iterations is None else getattr(iterations, f"{name}_ms") for name in _STATISTICS),
             *_timeline(None if one is None else one.timeline_us),
-            *(None if one is None else getattr(one.ratios, name) for name in ratios),
-            *(None if counts is None else getattr(counts, name) for name in ("computation", "communication", "memcpy")),
+            *(None if one is None else getattr(one.ratios, name) for name in Ratios.model_fields),
+            *(None if counts is None else getattr(counts, name) for name in KernelCounts.model_fields),
             None if row.straggler is None else row.straggler.times_last,
             None if row.straggler is None else row.straggler.wait_us / 1000,
             row.made_others_wait_ms,
