@@ -148,10 +148,13 @@ class StepChart:
 
 @dataclasses.dataclass(frozen=True)
 class RankChart:
-    """Mean iteration time by rank: (position, row). C(nodes) are (first position, number of ranks, name)."""
+    """A figure in ms by rank: (position, row, value). C(nodes) are (first position, number of ranks, name)."""
 
+    key: str
+    title: str
+    unit: str
     axis: Axis
-    points: list[tuple[int, RankRow]]
+    points: list[tuple[int, RankRow, float]]
     nodes: list[tuple[int, int, str]]
     limit: float | None
     median: float
@@ -253,7 +256,7 @@ class View:
     nodes: list[NodeRow]
     world_size: int
     gpus: list[str]
-    rank_chart: RankChart | None
+    rank_charts: list[RankChart]
     step_chart: StepChart | None
     breakdown: list[Breakdown]
     total_ms: float | None
@@ -377,7 +380,7 @@ def make_view(
         nodes=_node_rows(rows, results),
         world_size=len(rows),
         gpus=sorted({rank.gpu for rank in results.per_rank if rank.gpu}) if results else [],
-        rank_chart=_rank_chart(rows, limit),
+        rank_charts=_rank_charts(rows, limit),
         step_chart=_step_chart(rows, results, limit),
         breakdown=breakdown,
         total_ms=total_ms,
@@ -451,15 +454,16 @@ def _remark_errors(rows: Sequence[RankRow], results: Results) -> None:
             row.severity += 500
 
 
+def _computation_ms(row: RankRow) -> float | None:
+    timeline = None if row.result is None else row.result.timeline_us
+    return None if timeline is None else timeline.computation / 1000
+
+
 def _remark_slow(rows: Sequence[RankRow]) -> None:
     """Whose iterations, or whose computation, take conspicuously longer than the median of all ranks."""
 
-    def computation(row: RankRow) -> float | None:
-        timeline = None if row.result is None else row.result.timeline_us
-        return None if timeline is None else timeline.computation
-
     longer: dict[int, list[str]] = defaultdict(list)
-    for what, figure, weight in (("iterations", lambda row: row.mean_ms, 2.0), ("computation", computation, 1.0)):
+    for what, figure, weight in (("iterations", lambda row: row.mean_ms, 2.0), ("computation", _computation_ms, 1.0)):
         measured = [(row, value) for row in rows if (value := figure(row)) is not None]
         median = statistics.median(value for _row, value in measured) if measured else 0
         for row, value in measured:
@@ -540,13 +544,8 @@ def make_axis(values: Sequence[float], around: float) -> Axis:
     return Axis(ticks[0], ticks[-1], ticks)
 
 
-def _rank_chart(rows: Sequence[RankRow], limit: float | None) -> RankChart | None:
-    points = [(position, row) for position, row in enumerate(rows) if row.mean_ms is not None]
-    if len(points) < 2:
-        return None
-    values = [row.mean_ms for _position, row in points if row.mean_ms is not None]
-    median = statistics.median(values)
-    shown = limit if limit is not None and limit <= 1.5 * max(values) else None
+def _rank_charts(rows: Sequence[RankRow], limit: float | None) -> list[RankChart]:
+    """Iteration times, and computation: where ranks wait for one another, only the latter tells who is slow."""
     nodes: list[tuple[int, int, str]] = []
     for position, row in enumerate(rows):
         name = row.node or ""
@@ -554,8 +553,20 @@ def _rank_chart(rows: Sequence[RankRow], limit: float | None) -> RankChart | Non
             nodes[-1] = (nodes[-1][0], nodes[-1][1] + 1, name)
         else:
             nodes.append((position, 1, name))
-    axis = make_axis([*values, *([] if shown is None else [shown])], median)
-    return RankChart(axis, points, nodes if len(nodes) < len(rows) else [], shown, median)
+    charts = []
+    for key, title, unit, figure, bound in (
+        ("iteration", "Mean iteration time by rank", "iteration (ms)", lambda row: row.mean_ms, limit),
+        ("computation", "Computation by rank, in the profiled window", "computation (ms)", _computation_ms, None),
+    ):
+        points = [(at, row, value) for at, row in enumerate(rows) if (value := figure(row)) is not None]
+        if len(points) < 2:
+            continue
+        values = [value for _at, _row, value in points]
+        median = statistics.median(values)
+        shown = bound if bound is not None and bound <= 1.5 * max(values) else None
+        axis = make_axis([*values, *([] if shown is None else [shown])], median)
+        charts.append(RankChart(key, title, unit, axis, points, nodes if len(nodes) < len(rows) else [], shown, median))
+    return charts
 
 
 def _step_chart(rows: Sequence[RankRow], results: Results | None, limit: float | None) -> StepChart | None:

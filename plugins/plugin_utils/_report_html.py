@@ -15,11 +15,11 @@ from typing import Any
 import jinja2
 from ansible_collections.aorta.automation.plugins.plugin_utils import _report
 from ansible_collections.aorta.automation.plugins.plugin_utils._report import View
+from ansible_collections.aorta.automation.plugins.plugin_utils._report_text import NOT_MEASURED, percent
 from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import number
 
 TEMPLATE = "report.html.j2"
 TEMPLATES = Path(__file__).resolve().parents[2] / "roles" / "report" / "templates"
-NOT_MEASURED = "not measured"
 # Control characters have no place in HTML; marks that reverse the order of text can make a name look like another.
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -37,11 +37,6 @@ def ms(value: float | None, digits: int = 4) -> str:
         return NOT_MEASURED
     decimals = 3 if value == 0 else min(3, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
     return f"{value:,.{decimals}f}"
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """A share of 1 as C("56.1 %")."""
-    return NOT_MEASURED if value is None else f"{100 * value:.{digits}f} %"
 
 
 def size(value: int | None) -> str:
@@ -110,4 +105,4 @@ def render_html(view: View, template: Path | None = None) -> str:
         raise ValueError(f"template {template or TEMPLATES / name}: {exc.message}") from exc
 
 
-__all__ = ["TEMPLATE", "TEMPLATES", "environment", "ms", "percent", "render_html", "size"]
+__all__ = ["TEMPLATE", "TEMPLATES", "environment", "ms", "render_html", "size"]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.aorta.automation.plugins.plugin_utils._report import View
-from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import one_line
+from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import number, one_line
 
+NOT_MEASURED = "not measured"
 WIDTH = 100
 MAX_LINES = 20
 MAX_CHECKS = 6
@@ -20,13 +21,15 @@ _SHORT = {"fail": "FAIL", "not_measured": "NOT MEASURED"}
 
 
 def percent(value: float | None) -> str:
-    """C("56.1 %"), C("not measured") for None."""
-    return "not measured" if value is None else f"{100 * value:.1f} %"
+    """A share of 1 as C("56.1 %"); small ones keep two digits."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{number(100 * value, 2)} %" if 0 < abs(value) < 0.001 else f"{100 * value:.1f} %"
 
 
 def milliseconds(value: float | None) -> str:
     """C("104.4 ms"), C("not measured") for None."""
-    return "not measured" if value is None else f"{value:.4g} ms" if value < 1e4 else f"{value:.0f} ms"
+    return NOT_MEASURED if value is None else f"{value:.4g} ms" if value < 1e4 else f"{value:.0f} ms"
 
 
 def summary_lines(view: View, run_dir: Path) -> list[str]:
@@ -101,4 +104,4 @@ def stats_of(view: View, run_dir: Path) -> dict[str, Any]:
     }
 
 
-__all__ = ["milliseconds", "percent", "stats_of", "summary_lines"]
+__all__ = ["NOT_MEASURED", "milliseconds", "percent", "stats_of", "summary_lines"]

@@ -15,7 +15,10 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._files import wri
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Results
 
 GPU = "AMD Instinct MI300X"
-GEMM = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_ASEM1_CLR1_CADS0_DTLA0"
+GEMM = (
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_LDSB1_AFC1"
+    "_AFEM1_AFEM1_ASEM1_CLR1_CADS0_DTLA0_DTLB0_DTVA0_DTVB0_EPS0_FDSI0_GRPM1_GRVWA8"
+)
 KERNELS = (
     (GEMM, "computation", 0.31),
     ("ncclDevKernel_Generic_2(ncclDevKernelArgsStorage<4096ul>)", "communication", 0.22),
