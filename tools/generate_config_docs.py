@@ -89,7 +89,8 @@ What is left, such as `{xx.xx.xx.xx|hostname}` or `<changeme>`, is an error.
 
 Values in `environment` and `training_overrides` whose name contains `TOKEN`, `SECRET`, `PASSWORD`, `PASSWD`,
 `CREDENTIAL`, `API_KEY` or `PRIVATE_KEY`, and values that come out of Ansible Vault, are shown as `***` in `spec.json`
-and everywhere else. Prefer `environment`: a training override is part of the command line, which every user of the
+and everywhere else. (ansible-core 2.18 recognises vaulted values only where `!vault` stands in the setting itself, not
+behind a template.) Prefer `environment`: a training override is part of the command line, which every user of the
 host can see.
 """
 

@@ -26,10 +26,6 @@ notes:
     in it.
   - Ansible tries the next plugin when one fails. So that a broken file can't pass as an empty inventory, the error is
     also left in the variable C(aorta_inventory_error), which M(aorta.automation.validate_config) reports.
-options:
-  plugin:
-    description: Not used; the file is recognised by its content.
-    type: str
 """
 
 EXAMPLES = r"""

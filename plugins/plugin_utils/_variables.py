@@ -19,6 +19,9 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._strict_read impo
 # Facts of a host that matter besides the variables with the benchmark's prefix.
 CONNECTION = ("ansible_host", "ansible_user", "vpc_ip")
 
+# ansible-core 2.18 leaves the text of a template with an undefined variable in place; 2.19 raises an error.
+TEMPLATES_STAY = not hasattr(vault, "VaultedValue")
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -33,6 +36,8 @@ def plain(value: Any) -> Any:
     """C(value) without Ansible's tags: plain maps, lists, text, numbers; raises TypeError for other objects."""
     if value is None or isinstance(value, bool):
         return value
+    if _is_encrypted(value):
+        return str(value)
     for kind in (int, float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -45,10 +50,20 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__}")
 
 
+def _is_encrypted(value: Any) -> bool:
+    """Whether C(value) is the object that ansible-core 2.18 makes of C(!vault); its text is the decrypted one."""
+    return bool(getattr(value, "__ENCRYPTED__", False))
+
+
 def vaulted(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Paths of the texts in C(value) that came out of a vault (recorded by ansible-core 2.19 and later)."""
+    """Paths of the texts in C(value) that came out of a vault.
+
+    ansible-core 2.19 and later records it for every text; 2.18 only where C(!vault) stands in the variable itself.
+    """
     tag = getattr(vault, "VaultedValue", None)
-    if isinstance(value, str):
+    if _is_encrypted(value):
+        yield path
+    elif isinstance(value, str):
         if tag is not None and tag.is_tagged_on(value):
             yield path
     elif isinstance(value, Mapping):
@@ -127,8 +142,11 @@ def read_cluster(
             try:
                 value = templar.template(task_vars[key]) if key in play else view[key]
                 values[variable] = plain(value)
+                if TEMPLATES_STAY and (left := next(_templates(values[variable]), None)):
+                    raise AnsibleError(f"undefined variable in {left}")
             except AnsibleError as exc:
                 problems.append(f"{variable}: can't be templated ({' '.join(str(exc).split())})")
+                values.pop(variable, None)
                 continue
             except TypeError as exc:
                 problems.append(f"{variable}: not plain data ({exc}), expected maps, lists, text and numbers")
@@ -141,6 +159,18 @@ def read_cluster(
     group = str(here.values.get(group_variable) or group)
     members = inventory.get_hosts(group, ignore_restrictions=True) if group in inventory.groups else []
     return Cluster(group, tuple(here if host.name == here_name else read(host.name) for host in members), here)
+
+
+def _templates(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if "{{" in value:
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _templates(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _templates(item)
 
 
 def _same(left: Any, right: Any) -> bool:

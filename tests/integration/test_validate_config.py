@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ansible.parsing.vault
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +175,10 @@ def test_phases_by_argument(play: Play) -> None:
     assert spec["phases"] == ["config", "analyze", "report"]
 
 
+@pytest.mark.skipif(
+    not hasattr(ansible.parsing.vault, "VaultedValue"),
+    reason="ansible-core 2.18 does not tell that a template's value came out of a vault",
+)
 def test_secrets_stay_hidden(play: Play) -> None:
     password = play.write("password", "letmein\n")
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
