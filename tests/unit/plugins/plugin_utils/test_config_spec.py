@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from ansible_collections.aorta.automation.plugins.plugin_utils import _spec
+from ansible_collections.aorta.automation.plugins.plugin_utils import _config, _kinds, _spec
 from ansible_collections.aorta.automation.plugins.plugin_utils._config import PHASES
+from ansible_collections.aorta.automation.plugins.plugin_utils._deps import BeforeValidator
 from ansible_collections.aorta.automation.plugins.plugin_utils._layers import ConfigError, HostVariables
 
 RUN = _spec.phases_of(["all"], [])
@@ -283,6 +285,31 @@ def test_values_of_the_task_host_count_only_where_the_group_has_none(tmp_path: P
     here = HostVariables("localhost", {"aorta_gpus_per_node": 3, "aorta_timeout_seconds": 7}, {})
     spec = spec_of(tmp_path, {"aorta_gpus_per_node": 4}, here=here)
     assert (spec["values"]["gpus_per_node"], spec["values"]["timeout_seconds"]) == (4, 7)
+
+
+class OtherConfig(_config.Section):
+    """A second benchmark: nothing of Aorta's."""
+
+    size: Annotated[int, BeforeValidator(_kinds.integer(1))] = _config.setting(1, "Size.")
+
+
+def test_a_second_benchmark_brings_its_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = _config.Benchmark(
+        model=OtherConfig,
+        prefix="other_",
+        check=lambda config, phases: [],
+        environment=lambda config: ({"SIZE": str(config.size)}, []),
+        notices=lambda config: [],
+    )
+    monkeypatch.setitem(_config.BENCHMARKS, "other", other)
+    given = invocation(tmp_path, {"other_size": "5", "aorta_set": "", "aorta_cluster_env": {"A": "1"}}, phases=RUN)
+    spec = _spec.prepare(replace(given, benchmark="other")).spec
+    assert (spec["benchmark"], spec["values"], spec["layers"]) == ("other", {"size": 5}, {"size": "group"})
+    assert (spec["container_env"], spec["override_argv"]) == ({"SIZE": "5"}, [])
+    given = invocation(tmp_path, {"other_sizes": 5, "aorta_runtime": "x"})
+    with pytest.raises(ConfigError) as caught:
+        _spec.prepare(replace(given, benchmark="other"))
+    assert [line.split(":")[0] for line in caught.value.problems] == ["other_sizes", "aorta_runtime"]
 
 
 def test_writing(tmp_path: Path) -> None:
