@@ -266,6 +266,14 @@ class Analysis(Section):
         "native: the built-in reader; tracelens: AMD's TraceLens; auto: native for the numbers, and TraceLens' "
         "workbooks where it is installed.",
     )
+    tracelens_python: Annotated[str | None, BeforeValidator(kinds.ABSOLUTE_PATH.or_null())] = setting(
+        None,
+        "The Python on the controller that has AMD's TraceLens; null: Ansible's own. The environment variable "
+        "TRACELENS_PATH (a checkout of TraceLens) is put on its path.",
+    )
+    tracelens_timeout_seconds: Annotated[int, BeforeValidator(kinds.integer(1, 7 * 86400))] = setting(
+        1800, "Longest time TraceLens may take for one rank, and for the collectives of all ranks.", "s"
+    )
     communication_kernels: Annotated[
         str | list[str],
         BeforeValidator(kinds.Kind("tracelens, extended, or a list of regular expressions", _kernel_patterns)),

@@ -195,13 +195,61 @@ class Problem(_Strict):
 
 
 class Source(_Strict):
-    """A file that was read, so that an unchanged set need not be read again."""
+    """A file that was read, so that an unchanged set need not be read again.
+
+    C(counted): its events are part of the rank's figures (false for what holds the same data once more).
+    """
 
     rank: int | None
     file: str
     bytes: int
     sha256: str
     mtime_ns: int
+    counted: bool = True
+
+
+class Comparison(_Strict):
+    """A length of a rank's timeline, as measured here and by TraceLens; C(difference_us) = theirs - ours."""
+
+    rank: int
+    metric: str
+    ours_us: float
+    theirs_us: float
+    difference_us: float
+    tolerance_us: float
+    agrees: bool
+
+
+class TraceLensRank(_Strict):
+    """What TraceLens made of one rank; files are named from the run directory. C(error) is null if all went well."""
+
+    rank: int
+    workbooks: list[str]
+    logs: list[str]
+    error: str | None
+
+
+class TraceLensCollectives(_Strict):
+    """TraceLens' workbook of the collectives of all ranks; C(error) says why there is none."""
+
+    workbook: str | None
+    log: str | None
+    error: str | None
+
+
+class TraceLensRun(_Strict):
+    """AMD TraceLens over the same traces. C(agrees) is null where nothing could be compared.
+
+    C(not_compared) names the figures that the rule for communication kernels in force makes differ by definition.
+    """
+
+    version: str | None
+    commit: str | None
+    agrees: bool | None
+    ranks: list[TraceLensRank]
+    collectives: TraceLensCollectives
+    comparison: list[Comparison]
+    not_compared: list[str] = Field(default_factory=list)
 
 
 class Results(_Strict):
@@ -224,6 +272,7 @@ class Results(_Strict):
     errors: list[Problem] = Field(default_factory=list)
     trace_dir: str | None = None
     sources: list[Source] = Field(default_factory=list)
+    tracelens: TraceLensRun | None = None
     analysis: dict[str, Any] = Field(default_factory=dict)
     reused_from: str | None = None
 
@@ -251,6 +300,7 @@ __all__ = [
     "FILE_NAME",
     "SCHEMA_VERSION",
     "Collective",
+    "Comparison",
     "Engine",
     "Iterations",
     "Kernel",
@@ -265,6 +315,9 @@ __all__ = [
     "Straggler",
     "Summary",
     "Timeline",
+    "TraceLensCollectives",
+    "TraceLensRank",
+    "TraceLensRun",
     "World",
     "load_results",
     "save_results",
