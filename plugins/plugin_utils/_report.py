@@ -486,15 +486,20 @@ def _remark_stragglers(rows: Sequence[RankRow]) -> None:
 
 
 def _hint(status: str | None, worst: Sequence[RankRow], failure: Failure | None) -> str | None:
-    """Where to look first."""
-    if failure is not None or not worst or worst[0].severity <= 0:
+    """Where to look first: at a node where most of its ranks stand out and few elsewhere, else at the worst rank."""
+    marked = [row for row in worst if row.severity > 0]
+    if failure is not None or not marked:
         return None
-    row = worst[0]
-    others = sum(other.severity > 0 for other in worst) - 1
-    more = "" if others <= 0 else f" ({others} more rank{'s' if others > 1 else ''} marked below)"
+    row = marked[0]
     start = "Look first at" if status != "passed" else "Most conspicuous:"
-    place = rank_name(row.rank, {row.rank: row.node})
-    return f"{start} {place}: {'; '.join(row.remarks)}{more}."
+    same = sum(other.node == row.node for other in marked)
+    there = sum(other.node == row.node for other in worst)
+    if row.node is not None and same >= 2 and 2 * same >= there and 4 * same >= 3 * len(marked) and there < len(worst):
+        what = f"{same} of its {there} ranks stand out, worst rank {row.rank}"
+        return f"{start} {row.node}: {what}: {'; '.join(row.remarks)}."
+    others = len(marked) - 1
+    more = "" if not others else f" ({others} more rank{'s' if others > 1 else ''} marked below)"
+    return f"{start} {rank_name(row.rank, {row.rank: row.node})}: {'; '.join(row.remarks)}{more}."
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

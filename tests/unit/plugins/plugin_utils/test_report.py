@@ -239,6 +239,16 @@ def test_outliers_are_named_in_words(tmp_path):
     assert _report.make_view(run.checked(run.results(slow={})), None, {}, {}, []).conspicuous == []
 
 
+def test_a_slow_node_is_named_as_such():
+    view = _report.make_view(
+        run.checked(run.results(32, 4, slow={16: 1.2, 17: 1.3, 18: 1.2, 19: 1.2})), None, {}, {}, []
+    )
+    assert view.hint.startswith("Look first at node2: 4 of its 8 ranks stand out, worst rank 17: iterations 30 %")
+    view = _report.make_view(run.checked(run.results(32, 4, slow={2: 1.2, 17: 1.3, 30: 1.2})), None, {}, {}, [])
+    assert view.hint.startswith("Look first at rank 17 on node2: iterations 30 %")
+    assert view.hint.endswith("(2 more ranks marked below).")
+
+
 def test_512_ranks_stay_readable(tmp_path):
     results = run.results(512, 64, steps=50, slow={77: 1.12, 300: 1.2})
     _done, text, page = rendered(tmp_path, results, run.spec(max_avg_iteration_ms=90), run.manifest())
