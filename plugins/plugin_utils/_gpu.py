@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 # Compute units of one device as ROCm presents it: for the two-die MI250 and MI250X that is one GCD.
-# Source: AMD, "AMD GPU specifications" (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html), and
-# for MI308X the product's data sheet. A partitioned GPU (CPX, DPX) has fewer: set TENSILE_STREAMK_MAX_CUS then.
+# Source: AMD, "AMD GPU specifications" (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html);
+# for MI308X, which is not on that page, ROCm/rocMLIR pull request 1927. A partitioned GPU (CPX, DPX) has fewer: set TENSILE_STREAMK_MAX_CUS then.
 KNOWN_GPUS: dict[str, int] = {
     "mi355x": 256,
     "mi350x": 256,
