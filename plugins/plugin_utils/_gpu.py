@@ -9,7 +9,8 @@ import re
 
 # Compute units of one device as ROCm presents it: for the two-die MI250 and MI250X that is one GCD.
 # Source: AMD, "AMD GPU specifications" (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html);
-# for MI308X, which is not on that page, ROCm/rocMLIR pull request 1927. A partitioned GPU (CPX, DPX) has fewer: set TENSILE_STREAMK_MAX_CUS then.
+# for MI308X, which is not on that page, ROCm/rocMLIR pull request 1927. A partitioned GPU (CPX, DPX) has
+# fewer: set TENSILE_STREAMK_MAX_CUS then.
 KNOWN_GPUS: dict[str, int] = {
     "mi355x": 256,
     "mi350x": 256,
