@@ -21,10 +21,14 @@ def result_of(verdict: _verdict.Verdict, path: Path) -> dict[str, Any]:
     lines = [f"{check.name}: {check.message}" for check in verdict.failing]
     if len(lines) > MAX_LINES:
         lines = [*lines[: MAX_LINES - 1], f"... and {len(lines) - MAX_LINES + 1} more, see {path}"]
+    if verdict.status == "failed":
+        head, below = f"{len(verdict.failing)} of {len(verdict.checks)} checks failed", lines
+    else:  # what could not be checked is only a consequence
+        head, below = verdict.reason, []
     return {
         "status": verdict.status,
         "verdict_path": str(path),
-        "message": "\n".join([f"{verdict.status.upper()}: {verdict.reason}", *(f"  {line}" for line in lines)]),
+        "message": "\n".join([f"{verdict.status.upper()}: {head}", *(f"  {line}" for line in below)]),
         "checks": lines,
         "num_checks": len(verdict.checks),
         "num_failing": len(verdict.failing),

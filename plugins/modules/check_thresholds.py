@@ -68,7 +68,7 @@ status:
   type: str
   returned: always, except in check mode
 message:
-  description: The verdict with its reason, and one line for each failed check (ten at most).
+  description: The verdict with its reason, or, if it is V(failed), with one line for each failed check (ten at most).
   type: str
   returned: always, except in check mode
 checks:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,12 @@ OFTEN_LAST = 0.5
 WORTH_WAITING_MS = 1.0
 MASK = "***"
 MODEL_DEFAULT = "model default"
+
+# Lines of a log that say why something ended; the source lines of a traceback (indented) don't.
+_TELLING = re.compile(
+    r"^(?!\s)(.*[\s\]|])?[A-Za-z_][\w.]*(Error|Exception|Failure)\s*:\s*\S|\b(ERROR|FATAL)\b.*\S|\bKilled\b"
+    r"|out of memory|[Ss]egmentation fault|Memory access fault|core dumped|HSA_STATUS_ERROR|NCCL WARN"
+)
 
 WORDS = {
     "passed": "PASSED",
@@ -233,6 +240,11 @@ class Failure:
     message: str
     log_tail: list[str]
     log: File | None
+
+    @property
+    def telling(self) -> str | None:
+        """The first line of the log's end that looks like the cause."""
+        return next((line.strip() for line in self.log_tail if _TELLING.search(line)), None)
 
 
 @dataclasses.dataclass
@@ -486,9 +498,11 @@ def _remark_stragglers(rows: Sequence[RankRow]) -> None:
 
 
 def _hint(status: str | None, worst: Sequence[RankRow], failure: Failure | None) -> str | None:
-    """Where to look first: at a node where most of its ranks stand out and few elsewhere, else at the worst rank."""
+    """Where to look first: at the log of what failed; at a node whose ranks stand out; else at the worst rank."""
+    if failure is not None:
+        return None if failure.telling is None else one_line(f"Its log says: {failure.telling}", 300)
     marked = [row for row in worst if row.severity > 0]
-    if failure is not None or not marked:
+    if not marked:
         return None
     row = marked[0]
     start = "Look first at" if status != "passed" else "Most conspicuous:"

@@ -45,7 +45,7 @@ def summary_lines(view: View, run_dir: Path) -> list[str]:
             lines.append(f"  and {len(checks) - MAX_CHECKS} more")
     if view.hint:
         lines += ["", *_wrapped(view.hint, 2)]
-    if view.failure is not None and view.failure.log_tail:
+    elif view.failure is not None and view.failure.log_tail:
         last = [line for line in view.failure.log_tail if line.strip()][-3:]
         lines += ["", *(_cut(line, "| ") for line in last)]
     reports = [("report", run_dir / "report.html")]

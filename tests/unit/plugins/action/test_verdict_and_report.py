@@ -57,10 +57,18 @@ def test_the_verdict_is_returned_in_few_lines_and_fails_nothing(run_dir):
     assert len(result["checks"]) == 10
     assert result["checks"][0].startswith("max_avg_iteration_ms: iteration time 102")
     assert result["checks"][-1] == f"... and 6 more, see {run_dir / 'verdict.json'}"
-    assert result["message"].startswith("FAILED: 15 of 15 checks failed: iteration time")
+    assert result["message"].startswith("FAILED: 15 of 15 checks failed\n  max_avg_iteration_ms: iteration time")
     assert result["verdict_path"] == str(run_dir / "verdict.json")
     assert json.loads((run_dir / "verdict.json").read_text())["status"] == "failed"
     json.dumps(result, allow_nan=False)
+
+
+def test_the_message_of_a_failed_run_is_its_failure_alone(run_dir):
+    factory.write_run(run_dir, manifest=factory.manifest(failure=factory.FAILURE))
+    result = run(check_thresholds, run_dir=str(run_dir))
+    assert result["message"].startswith("ERROR: The run failed in phase run on node1 (rank 5, exit code 137)")
+    assert "\n" not in result["message"]
+    assert result["num_failing"] == 15
 
 
 def test_how_it_was_judged_is_a_warning(run_dir):

@@ -195,6 +195,31 @@ def test_a_failed_run_leads_with_the_failure(tmp_path):
     assert any(line.startswith("log: ") for line in done.summary_lines)
 
 
+@pytest.mark.parametrize(
+    ("lines", "telling"),
+    [
+        (
+            [
+                "Traceback (most recent call last):",
+                '    raise OwnError("x: y")',
+                "OwnError: HIP error: lost",
+                "later: 1",
+            ],
+            "OwnError: HIP error: lost",
+        ),
+        (["[rank 3] torch.MyError: lost", "ChildFailedError:"], "[rank 3] torch.MyError: lost"),
+        (["ChildFailedError:", "====", "x FAILED"], None),
+        (["step 1", "Memory access fault by GPU node-4"], "Memory access fault by GPU node-4"),
+        (["step=3 loss=2.0 error=0"], None),
+    ],
+)
+def test_the_line_of_a_log_that_tells_the_cause(lines, telling):
+    manifest = run.manifest(failure={**run.FAILURE, "log_tail": lines})
+    view = _report.make_view(None, None, {}, manifest, [])
+    assert view.failure.telling == telling
+    assert (view.hint is None) == (telling is None)
+
+
 def test_a_report_without_any_file_says_so(tmp_path):
     done, _text, page = rendered(tmp_path, judged=False)
     assert "NOT JUDGED" in page.text
