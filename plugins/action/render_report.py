@@ -51,8 +51,9 @@ class ActionModule(ActionBase):
         if given:
             try:
                 return Path(str(self._find_needle("templates", str(given))))
-            except AnsibleError as exc:
-                raise AnsibleActionFail(f"template: {exc}") from None
+            except AnsibleError:
+                message = f"template: {given} is neither in templates/ of the role or play nor an absolute path"
+                raise AnsibleActionFail(message) from None
         try:
             found = Path(str(self._find_needle("templates", _report_html.TEMPLATE)))
         except AnsibleError:
