@@ -19,6 +19,15 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._files import rea
 SCHEMA_VERSION = 1
 FILE_NAME = "verdict.json"
 DATA_COMPLETE = "data_complete"
+# What set_stats publishes. In a workflow these become extra variables of the next job: they are no settings there.
+STATS_NAMES = (
+    "aorta_status",
+    "aorta_reason",
+    "aorta_reported_run",
+    "aorta_report",
+    "aorta_results",
+    "aorta_failed_checks",
+)
 
 Status = Literal["passed", "failed", "no_data", "error"]
 CheckStatus = Literal["pass", "fail", "not_measured", "not_applicable"]
@@ -109,6 +118,7 @@ __all__ = [
     "DATA_COMPLETE",
     "FILE_NAME",
     "SCHEMA_VERSION",
+    "STATS_NAMES",
     "Check",
     "CheckStatus",
     "Remark",

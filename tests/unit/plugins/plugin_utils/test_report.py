@@ -23,6 +23,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils import (
     _report_text,
     _report_xlsx,
     _thresholds,
+    _verdict,
 )
 from ansible_collections.aorta.automation.tests.unit.plugins import run_factory as run
 
@@ -496,6 +497,7 @@ def test_the_summary_for_the_terminal():
 
 def test_what_set_stats_gets_is_small_and_plain(tmp_path):
     done, _text, _page = rendered(tmp_path, *CASES["partial"]())
+    assert tuple(done.stats) == _verdict.STATS_NAMES
     assert done.stats["aorta_failed_checks"] == ["data_complete"]
     assert done.stats["aorta_results"]["num_ranks"] == 7
     assert done.stats["aorta_results"]["missing_ranks"] == 1
