@@ -119,6 +119,7 @@ def parse(artifacts: Artifacts) -> Results:
     results = _combine(traces, nodes, artifacts, options["top_kernels"])
     results.trace_dir = str(artifacts.trace_dir)
     results.analysis = options
+    counted = {file.name for trace in traces.ranks.values() for file, _summary in trace.files}
     results.sources = [
         Source(
             rank=traces.file_ranks.get(outcome.file.name),
@@ -126,6 +127,7 @@ def parse(artifacts: Artifacts) -> Results:
             bytes=outcome.file.bytes,
             sha256=outcome.sha256,
             mtime_ns=outcome.file.mtime_ns,
+            counted=outcome.file.name in counted,
         )
         for outcome in outcomes
     ]
@@ -195,10 +197,10 @@ def timeline_us(timeline: Mapping[str, int]) -> Timeline:
     return Timeline(**{key: timeline[key] / 1000 for key in TIMELINE_KEYS})
 
 
-def ratios(timeline: Mapping[str, int] | None) -> Ratios:
+def ratios(timeline: Mapping[str, float] | None) -> Ratios:
     """Shares of the total time; null where there is nothing to divide by."""
 
-    def share(part: int, whole: int) -> float | None:
+    def share(part: float, whole: float) -> float | None:
         return part / whole if whole > 0 else None
 
     if timeline is None:
@@ -283,7 +285,7 @@ def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts, t
         engine=Engine(name="native", version=VERSION),
         world=world,
         per_rank=per_rank,
-        summary=_summary(per_rank),
+        summary=summarise(per_rank),
         steps=[
             Step(rank=rank.rank, step=number, timeline_us=None if timeline is None else timeline_us(timeline))
             for rank in ranks
@@ -343,7 +345,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(measured) if measured else None
 
 
-def _summary(ranks: list[RankResult]) -> Summary:
+def summarise(ranks: list[RankResult]) -> Summary:
+    """Means over the ranks that have the figure."""
     means = [rank.iterations.mean_ms for rank in ranks if rank.iterations is not None]
     average = _mean(means)
     return Summary(
