@@ -44,6 +44,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._strict_read impo
     replacements,
     substitute,
 )
+from ansible_collections.aorta.automation.plugins.plugin_utils._verdict import STATS_NAMES
 
 SCHEMA_VERSION = 1
 FILE_NAME = "spec.json"
@@ -64,6 +65,7 @@ INTERNAL_VARIABLES = (
     INVENTORY_ERROR,
     HOME_MOUNT_DIR,
     NODE_DIR,
+    *STATS_NAMES,  # in an AWX workflow they come back as extra variables of the next job
 )
 INTERNAL_PREFIXES = ("aorta_runner_",)
 

@@ -181,6 +181,29 @@ def test_a_failed_limit_fails_the_run_after_the_report(job):
     assert job.leftovers() == []
 
 
+def test_the_reports_are_published_where_they_stay(done, job, tmp_path):
+    result, _seconds = judge(
+        job, done.run_dir / "traces", aorta_publish_dir=str(tmp_path / "pub lic"), aorta_status="passed"
+    )
+    assert result.returncode == 0, text_of(result)
+    published = tmp_path / "pub lic" / job.run_dir.name
+    for name in ("report.html", "report.xlsx", "junit.xml", "results.json", "verdict.json", "spec.json"):
+        assert (published / name).read_bytes() == (job.run_dir / name).read_bytes(), name
+
+
+def test_logs_and_traces_are_published_as_asked(job, tmp_path):
+    result = job(
+        "-e",
+        "aorta_set='training_overrides.training.max_steps=4'",
+        aorta_publish_dir=str(tmp_path / "pub"),
+        aorta_publish_traces=True,
+    )
+    assert result.returncode == 0, text_of(result)
+    published = tmp_path / "pub" / job.run_dir.name
+    assert (published / "logs" / "node1.log").read_bytes() == (job.run_dir / "logs" / "node1.log").read_bytes()
+    assert len(list(published.rglob("rank*/*.json.gz"))) == 8
+
+
 def test_a_rank_that_dies_ends_the_run_within_seconds(job):
     started = time.monotonic()
     result = job("-e", "aorta_set='training_overrides.standin.fail=6:2'")
