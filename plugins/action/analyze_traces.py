@@ -108,6 +108,7 @@ class ActionModule(ActionBase):
                 expected_ranks_of(args["expected_ranks"]),
                 node_map_of(args["node_map"]),
                 progress_reporter(display.display),
+                display.display,
             )
             if self._task.check_mode:
                 result.update(skipped=True, msg=f"Would analyse the traces in {job.trace_dir} into {job.results_path}")

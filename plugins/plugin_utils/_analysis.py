@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,25 @@ from typing import Any
 from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json, sha256_file
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     FILE_NAME,
+    Note,
     Results,
     load_results,
     save_results,
 )
 from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import read_nodes
-from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens import detect_tracelens
+from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens import FOLDER as TRACELENS_FOLDER
+from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens import (
+    Setup,
+    TraceLens,
+    detect_tracelens,
+    setup_of,
+)
+from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens_results import (
+    forget,
+    identity,
+    run_beside,
+    take_over,
+)
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base import Artifacts, Parser, load_parser
 
 # Of the runs beside this one, so many of the newest are asked for results that can be used again.
@@ -37,6 +51,7 @@ class Job:
     trace_dir: Path
     benchmark: str
     artifacts: Artifacts
+    tell: Callable[[str], None] | None = None
 
     @property
     def results_path(self) -> Path:
@@ -50,8 +65,9 @@ def plan(
     expected_ranks: frozenset[int] | None = None,
     nodes: Mapping[int, str] | None = None,
     progress: Callable[[int, int, int, str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Job:
-    """Put together what the arguments and C(spec.json) say; arguments win.
+    """Put together what the arguments and C(spec.json) say; arguments win. C(tell) is given lines for people.
 
     Raises ValueError, with what is wrong, for arguments or a specification that can't be used.
     """
@@ -72,7 +88,7 @@ def plan(
         run_id=spec.get("run_id"),
         progress=progress,
     )
-    return Job(run_dir, trace_dir, str(spec.get("benchmark") or "aorta"), artifacts)
+    return Job(run_dir, trace_dir, str(spec.get("benchmark") or "aorta"), artifacts, tell)
 
 
 def run(job: Job, use_cache: bool = True) -> Results:
@@ -80,28 +96,62 @@ def run(job: Job, use_cache: bool = True) -> Results:
 
     Raises ValueError or OSError where the arguments can't be used; damaged traces are no such case.
     """
-    engine = job.artifacts.options.get("engine") or "auto"
-    if engine == "tracelens":
-        raise ValueError(f"analysis.engine: tracelens: {_why_no_tracelens()}; use 'native' or 'auto'")
+    engine = str(job.artifacts.options.get("engine") or "auto")
+    setup = setup_of(job.artifacts.options)
+    found = None if engine == "native" else find_tracelens(setup)
+    if engine == "tracelens" and found is not None and not found.found:
+        raise ValueError(f"analysis.engine: tracelens: {found.message}; or use 'native' or 'auto'")
     parser = load_parser(job.benchmark)
     if not job.trace_dir.exists() and job.trace_dir != job.run_dir / "traces":
         raise ValueError(f"trace_dir: {job.trace_dir} does not exist")
     fingerprint = _fingerprint(job, parser)
-    results = _reusable(job, parser, fingerprint) if use_cache else None
+    replace = engine == "tracelens" and found is not None
+    results = None
+    if use_cache and replace and found is not None:
+        results = _reused_tracelens(job, parser, {**fingerprint, "engine": identity(found)}, found)
     if results is None:
-        results = parser.parse(job.artifacts)
-    results.analysis = fingerprint
+        earlier = _reusable(job, parser, fingerprint) if use_cache else None
+        results = parser.parse(job.artifacts) if earlier is None else earlier[0]
+        results.analysis = fingerprint
+        if engine == "native" or found is None:
+            forget(results)
+        elif earlier is None or replace or not take_over(results, found, earlier[1], job.run_dir):
+            forget(results)
+            _run_tracelens(job, results, found, setup, replace=replace)
+    if results.tracelens is None:
+        shutil.rmtree(job.run_dir / TRACELENS_FOLDER, ignore_errors=True)  # of an earlier analysis
     save_results(results, job.results_path)
     return results
 
 
-def _why_no_tracelens() -> str:
-    found = detect_tracelens()
-    return (
-        f"{found.message} is there, but it is not supported as the source of the figures"
-        if found.found
-        else (found.message)
-    )
+def find_tracelens(setup: Setup) -> TraceLens:
+    """Where it is and which version, without importing it."""
+    return detect_tracelens(setup.python, path=setup.path, deep=False)
+
+
+def _run_tracelens(job: Job, results: Results, found: TraceLens, setup: Setup, *, replace: bool) -> None:
+    """Run it, if it is there and in order. Raises ValueError where it must be and is not."""
+    if not any(rank.timeline_us is not None for rank in results.per_rank):
+        return
+    if found.found:
+        # Once for all ranks: a broken installation is one message, not one for each.
+        found = detect_tracelens(setup.python, path=setup.path)
+    if not found.found and replace:
+        raise ValueError(f"analysis.engine: tracelens: {found.message}; or use 'native' or 'auto'")
+    if found.found:
+        if replace:
+            results.analysis = {**results.analysis, "engine": identity(found)}
+        run_beside(results, found, setup, job.run_dir, job.trace_dir, replace=replace, tell=job.tell)
+    elif found.conspicuous or setup.chosen:
+        results.warnings.append(Note(code="tracelens_unavailable", message=found.message))
+
+
+def _reused_tracelens(job: Job, parser: Parser, fingerprint: dict[str, Any], found: TraceLens) -> Results | None:
+    """Earlier results of this TraceLens, whose workbooks are still there."""
+    earlier = _reusable(job, parser, fingerprint)
+    if earlier is not None and take_over(earlier[0], found, earlier[1], job.run_dir):
+        return earlier[0]
+    return None
 
 
 def _fingerprint(job: Job, parser: Parser) -> dict[str, Any]:
@@ -117,8 +167,8 @@ def _fingerprint(job: Job, parser: Parser) -> dict[str, Any]:
     }
 
 
-def _reusable(job: Job, parser: Parser, fingerprint: dict[str, Any]) -> Results | None:
-    """Earlier results over the same bytes with the same options; None if there are none."""
+def _reusable(job: Job, parser: Parser, fingerprint: dict[str, Any]) -> tuple[Results, Path] | None:
+    """Earlier results over the same bytes with the same options, and their folder; None if there are none."""
     files = parser.list_files(job.trace_dir)
     if not files:
         return None
@@ -142,7 +192,7 @@ def _reusable(job: Job, parser: Parser, fingerprint: dict[str, Any]) -> Results 
                 earlier.reused_from = str(path)
             earlier.run_id = job.artifacts.run_id
             earlier.trace_dir = str(job.trace_dir)
-            return earlier
+            return earlier, path.parent
     return None
 
 

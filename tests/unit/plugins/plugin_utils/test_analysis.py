@@ -185,7 +185,7 @@ def test_absent_broken_and_stuck_tracelens(tmp_path: Path) -> None:
 
 def test_engine_tracelens_is_refused_with_the_reason(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = _tracelens.TraceLens(False, None, "TraceLens is not installed: do this")
-    monkeypatch.setattr(_analysis, "detect_tracelens", lambda: reason)
+    monkeypatch.setattr(_analysis, "detect_tracelens", lambda *_args, **_kwargs: reason)
     with pytest.raises(ValueError, match="not installed: do this"):
         analyse(new_run(runs, "one", values={"analysis": {"engine": "tracelens"}}))
     for engine in ("auto", "native"):
