@@ -1,11 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files are traces, whose rank they are, and reading them side by side.
-
-Each file is read in a process of its own, as many at a time as there are cores, so that a damaged file, or one that
-gets its reader killed, costs nothing but its own figures.
-"""
+"""Which files are traces, and whose rank they are."""
 
 from __future__ import annotations
 
@@ -13,45 +9,21 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import multiprocessing
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.connection import Connection, wait
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
 
-from ansible_collections.aorta.automation.plugins.module_utils._trace_reader import NotATrace, TraceError
-from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import FileSummary, summarise_file
-from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json, sha256_file
+from ansible_collections.aorta.automation.plugins.module_utils._trace_pool import Outcome, TraceFile
+from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import FileSummary
+from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Note, Problem
 
 NODES_FILE = "nodes.json"
 _NO_TRACES = frozenset((NODES_FILE, "results.json", "spec.json", "manifest.json", "verdict.json"))
 # rank3, rank_3, rank-3, [rank3], rank[3]; not local_rank3, node_rank3, frank3.
 _RANK = re.compile(r"(?<![a-z])(?<!local[_-])(?<!node[_-])(?<!group[_-])rank[\s_\-\[=.]*([0-9]{1,9})", re.IGNORECASE)
-
-
-@dataclasses.dataclass(frozen=True)
-class TraceFile:
-    """A candidate: C(name) is its path below the trace directory, C(path_ranks) the ranks named in that path."""
-
-    path: Path
-    name: str
-    path_ranks: tuple[int, ...]
-    bytes: int
-    mtime_ns: int
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What became of a file: a summary, an error, or neither (it is no trace)."""
-
-    file: TraceFile
-    summary: FileSummary | None = None
-    error: tuple[str, str, int | None] | None = None
-    sha256: str = ""
 
 
 @dataclasses.dataclass
@@ -137,89 +109,6 @@ def read_nodes(root: Path) -> dict[int, str]:
         return {int(rank): str(host) for rank, host in data.items()}
     except (AttributeError, ValueError):
         raise ValueError(f'{path}: expected {{"rank": "host", ...}}, got {json.dumps(data)[:80]}') from None
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def read_files(
-    files: Iterable[TraceFile],
-    communication: re.Pattern[str],
-    *,
-    max_bytes: int | None = None,
-    processes: int | None = None,
-    progress: Callable[[Outcome], None] | None = None,
-) -> list[Outcome]:
-    """Summarise the files, C(processes) (default: the number of cores) at a time; outcomes in the order of C(files).
-
-    C(progress) is called after each file. Never raises for a file's sake.
-    """
-    files = list(files)
-    context = multiprocessing.get_context("fork")
-    limit = max(1, processes or os.cpu_count() or 1)
-    outcomes: dict[TraceFile, Outcome] = {}
-    # The largest first, so that no core ends up alone with a big one.
-    waiting = sorted(files, key=lambda file: file.bytes)
-    running: dict[Connection, tuple[Any, TraceFile]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < limit:
-                file = waiting.pop()
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(sender, file, communication, max_bytes))
-                process.start()
-                sender.close()
-                running[receiver] = (process, file)
-            for ready in cast(list[Connection], wait(list(running))):
-                process, file = running[ready]
-                outcome = _receive(ready, process, file)
-                del running[ready]
-                outcomes[file] = outcome
-                if progress is not None:
-                    progress(outcome)
-    finally:
-        for receiver, (process, _file) in running.items():
-            process.kill()
-            process.join()
-            receiver.close()
-    return [outcomes[file] for file in files]
-
-
-def _receive(receiver: Connection, process: Any, file: TraceFile) -> Outcome:
-    try:
-        outcome: Outcome = receiver.recv()
-    except EOFError:
-        process.join()
-        ended = f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit status {process.exitcode}"
-        outcome = Outcome(file, error=("reader_died", f"the process that read it ended with {ended}", None))
-    receiver.close()
-    process.join()
-    return outcome
-
-
-def _child(sender: Connection, file: TraceFile, communication: re.Pattern[str], max_bytes: int | None) -> None:
-    sender.send(read_file(file, communication, max_bytes))
-    sender.close()
-
-
-def read_file(file: TraceFile, communication: re.Pattern[str], max_bytes: int | None = None) -> Outcome:
-    """Summarise one file in this process. Never raises for the file's sake."""
-    outcome = Outcome(file)
-    try:
-        outcome.summary = summarise_file(file.path, communication, max_bytes=max_bytes)
-    except NotATrace:
-        pass
-    except TraceError as exc:
-        outcome.error = (exc.code, exc.message, exc.byte)
-    except OSError as exc:
-        outcome.error = ("trace_unreadable", f"can't be read: {exc.strerror or exc}", None)
-    except MemoryError:
-        outcome.error = ("trace_too_large", "out of memory while reading it", None)
-    try:
-        outcome.sha256 = sha256_file(file.path)
-    except OSError as exc:
-        outcome.error = outcome.error or ("trace_unreadable", f"can't be read: {exc.strerror or exc}", None)
-    return outcome
 
 
 # --- whose is it ------------------------------------------------------------------------------------------------------

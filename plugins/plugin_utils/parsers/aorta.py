@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.aorta.automation.plugins.module_utils._trace_pool import Outcome, TraceFile, read_files
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import (
     COMMUNICATION,
     COMPUTATION,
@@ -45,13 +46,10 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     World,
 )
 from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import (
-    Outcome,
     RankTrace,
-    TraceFile,
     TraceSet,
     assign_ranks,
     find_traces,
-    read_files,
     read_nodes,
 )
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base import Artifacts

@@ -10,15 +10,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from ansible_collections.aorta.automation.plugins.module_utils import _trace_pool
+from ansible_collections.aorta.automation.plugins.module_utils._trace_pool import read_file, read_files
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import compile_rule
-from ansible_collections.aorta.automation.plugins.plugin_utils import _trace_files
 from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import (
     TraceSet,
     assign_ranks,
     find_traces,
     ranks_in_path,
-    read_file,
-    read_files,
     read_nodes,
 )
 from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import Trace, healthy
@@ -130,14 +129,14 @@ def test_each_file_has_its_outcome_in_order(tmp_path: Path) -> None:
 def test_a_killed_reader_costs_only_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(4):
         healthy(rank, 4).write(tmp_path / f"rank{rank}" / "t.json")
-    read = _trace_files.read_file
+    read = _trace_pool.read_file
 
-    def dies(file: _trace_files.TraceFile, *args: object) -> _trace_files.Outcome:
+    def dies(file: _trace_pool.TraceFile, *args: object) -> _trace_pool.Outcome:
         if file.name.startswith("rank2"):
             os.kill(os.getpid(), signal.SIGKILL)
         return read(file, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_trace_files, "read_file", dies)
+    monkeypatch.setattr(_trace_pool, "read_file", dies)
     outcomes = read_files(find_traces(tmp_path), RULE, processes=2)
     assert [outcome.summary is not None for outcome in outcomes] == [True, True, False, True]
     assert outcomes[2].error is not None
