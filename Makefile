@@ -6,6 +6,10 @@ export PATH := $(BIN):$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := PYTHONPATH=collections $(BIN)/python -m pytest
 
+# A run of the demo, and what came out of it once more at the very end
+demo = run=demo-$$(date -u +%Y%m%dT%H%M%SZ); $(BIN)/ansible-playbook aorta.yml -i $(1) -e aorta_run_id=$$run $(ARGS); \
+	status=$$?; cat aorta-runs/$$run/summary.txt 2> /dev/null; exit $$status
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-docker test machine lint unit conformance integration artifact sanity docs clean
 
@@ -23,11 +27,11 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 	@touch $@
 
 demo: $(VENV)/.run ## The whole main job on this machine, without GPUs, containers or PyTorch
-	@$(BIN)/ansible-playbook aorta.yml -i inventories/local $(ARGS)
+	@$(call demo,inventories/local)
 
 demo-docker: $(VENV)/.dev ## The same in containers, with an image built here, where a Docker engine answers
 	@$(BIN)/python playbooks/files/make_image.py --load aorta-standin:local
-	@$(BIN)/ansible-playbook aorta.yml -i inventories/local-docker $(ARGS)
+	@$(call demo,inventories/local-docker)
 
 test: lint unit conformance integration artifact ## Everything that decides whether a change lands
 	@echo "make test: all stages passed (what was skipped, and why, stands under each stage)"

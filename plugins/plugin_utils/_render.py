@@ -16,7 +16,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._report_junit imp
 from ansible_collections.aorta.automation.plugins.plugin_utils._report_text import stats_of, summary_lines
 from ansible_collections.aorta.automation.plugins.plugin_utils._report_xlsx import workbook
 
-HTML, XLSX, JUNIT = "report.html", "report.xlsx", "junit.xml"
+HTML, XLSX, JUNIT, SUMMARY = "report.html", "report.xlsx", "junit.xml", "summary.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,6 @@ def render_run(run_dir: Path, template: Path | None = None) -> Rendered:
     write_atomic(run_dir / JUNIT, junit_xml(view))
     write_atomic(run_dir / XLSX, workbook(view))
     write_atomic(run_dir / HTML, html)
-    return Rendered(
-        run_dir / HTML, run_dir / XLSX, run_dir / JUNIT, summary_lines(view, run_dir), stats_of(view, run_dir)
-    )
+    lines = summary_lines(view, run_dir)
+    write_atomic(run_dir / SUMMARY, "\n".join(lines) + "\n")
+    return Rendered(run_dir / HTML, run_dir / XLSX, run_dir / JUNIT, lines, stats_of(view, run_dir))
