@@ -16,7 +16,7 @@ import shlex
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ TAIL_LINES = 200
 ENGINE_PATIENCE_SECONDS = 10
 # torch.distributed.elastic's report: the first failure, then "rank      : 5 (local_rank: 1)"
 ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+)", re.DOTALL)
+# What PyTorch, Gloo and RCCL say in a rank whose peer has gone
+PEER_GONE = re.compile(r"Connection (closed|reset) by (remote )?peer|ncclRemoteError|remote process exited|Broken pipe")
 
 
 @dataclass
@@ -321,10 +323,10 @@ def _first_failed(followers: list[HostFollower], step: str) -> Failure | None:
             return Failure(follower.target.name, "head_node", message)
         state = follower.state
         if state.status == "missing" or state.exit_code != 0 or state.oom:
-            found.append((state.finished or "", follower))
+            found.append((_is_consequence(follower.tail), state.finished or "", follower))
     if not found:
         return None
-    _finished, follower = min(found, key=lambda item: item[0])
+    _consequence, _finished, follower = min(found, key=lambda item: item[:2])
     state, host = follower.state, follower.target.name
     tail = list(follower.tail)
     match = ROOT_CAUSE.search("\n".join(tail))
@@ -332,6 +334,17 @@ def _first_failed(followers: list[HostFollower], step: str) -> Failure | None:
     who = f"{host}, rank {rank}" if rank is not None else host
     message = f"{step}: failed first on {who}: {_explain(state)}"
     return Failure(host, "step_failed", message, exit_code=state.exit_code, rank=rank, log_tail=tail)
+
+
+def _is_consequence(tail: Iterable[str]) -> bool:
+    """Whether the rank that failed first on a host says that it had lost another rank.
+
+    Those ends follow the cause within milliseconds, and the clocks of hosts differ by more.
+    """
+    text = "\n".join(tail)
+    match = ROOT_CAUSE.search(text)
+    said = re.findall(rf"^\[rank{match[1]}\]: (.*)", text, re.MULTILINE) if match else []
+    return bool(said and PEER_GONE.search(said[-1]))
 
 
 def excerpt(tail: list[str], count: int) -> list[str]:
