@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Where test-torch keeps PyTorch, for the Python of the rig's hosts (/usr/bin/python3)
+export AORTA_TORCH_DIR ?= /var/cache/aorta-torch
 PYTEST := PYTHONPATH=collections $(BIN)/python -m pytest
 
 # A run of the demo, and what came out of it once more at the very end
@@ -11,7 +13,7 @@ demo = run=demo-$$(date -u +%Y%m%dT%H%M%SZ); $(BIN)/ansible-playbook aorta.yml -
 	status=$$?; cat aorta-runs/$$run/summary.txt 2> /dev/null; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-docker test machine lint unit conformance integration artifact sanity docs clean
+.PHONY: help demo demo-docker test machine lint unit conformance integration test-torch artifact sanity docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -57,6 +59,11 @@ conformance: $(VENV)/.dev ## Real traces and cases with known outcome (skipped w
 
 integration: $(VENV)/.dev ## Real playbooks, sshd, Docker engines, ansible-runner, a real browser
 	$(PYTEST) tests/integration -q
+
+test-torch: $(VENV)/.dev ## A real distributed PyTorch run on two hosts; installs CPU PyTorch in TORCH_DIR (0.9 GB) once
+	@[ -d $(AORTA_TORCH_DIR)/torch ] || $(BIN)/pip install -q --disable-pip-version-check --target $(AORTA_TORCH_DIR) \
+	  --only-binary=:all: --python-version $$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])') torch==2.13.0
+	$(PYTEST) tests/integration/test_torch.py -q
 
 artifact: $(VENV)/.dev ## Build, install elsewhere, ansible-test sanity and units, a run from the installed collection
 	tests/artifact.sh

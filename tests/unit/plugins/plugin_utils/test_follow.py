@@ -88,6 +88,17 @@ def test_one_fails_all_stop(tmp_path):
         os.kill(other["pid"], 0)
 
 
+def test_the_rank_that_lost_its_peer_is_not_named_as_the_cause(tmp_path):
+    report = "Root Cause (first observed failure):\\n[0]:\\n  rank      : {} (local_rank: 0)"
+    lost = "[rank0]: RuntimeError: Connection closed by peer [192.0.2.1]:16615. This is typically caused by a crash"
+    script = "import sys, time\ntime.sleep({})\nprint('{}\\n{}')\nsys.exit(1)"
+    launch(tmp_path / "a", script.format(0.1, lost, report.format(0)))  # whose clock may be wrong
+    launch(tmp_path / "b", script.format(0.15, "[rank2]: RuntimeError: HIP error\\n" + lost, report.format(2)))
+    with pytest.raises(_follow.StepFailed) as caught:
+        watch(tmp_path, ["a", "b"])
+    assert (caught.value.failure.host, caught.value.failure.rank) == ("b", 2)
+
+
 def test_the_deadline_stops_the_step(tmp_path):
     state = launch(tmp_path / "a", "import time\nprint('begun')\ntime.sleep(60)")
     with pytest.raises(_follow.StepFailed) as caught:
