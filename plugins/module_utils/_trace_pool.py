@@ -10,7 +10,6 @@ gets its reader killed, costs nothing but its own figures.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import multiprocessing
 import os
 import re
@@ -18,10 +17,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Callable, Iterable, cast
 
+from ansible_collections.aorta.automation.plugins.module_utils._trace_find import sha256_of
 from ansible_collections.aorta.automation.plugins.module_utils._trace_reader import NotATrace, TraceError
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import FileSummary, summarise_file
-
-_PIECE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +54,6 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         return os.cpu_count() or 1
-
-
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Hex SHA-256 of a file's bytes, read in pieces. Raises OSError."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for piece in iter(lambda: stream.read(_PIECE), b""):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def read_files(

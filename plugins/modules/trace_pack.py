@@ -74,22 +74,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.aorta.automation.plugins.module_utils._trace_find import find_traces
 
 PIECE = 1 << 20
-SUFFIXES = (".json", ".json.gz")
-
-
-def find(source: str) -> list[str]:
-    """Relative paths of the traces below C(source), sorted; links that lead out of it are left out."""
-    root = os.path.realpath(source)
-    found = []
-    for directory, _names, files in os.walk(root):
-        for name in files:
-            path = os.path.join(directory, name)
-            inside = os.path.realpath(path).startswith(root + os.sep)
-            if name.endswith(SUFFIXES) and not name.startswith(".") and inside:
-                found.append(os.path.relpath(path, root))
-    return sorted(found)
 
 
 def pack(source: str, dest: str, name: str, level: int) -> dict[str, Any]:
@@ -130,7 +117,7 @@ def main() -> None:
     )
     source, dest, level = (module.params[name] for name in ("source", "dest", "level"))
     try:
-        names = find(source)
+        names = find_traces(source)
         os.makedirs(dest, exist_ok=True)
         # zlib and hashlib let go of the interpreter lock, so threads use all cores
         with ThreadPoolExecutor(max_workers=min(len(names), os.cpu_count() or 1) or 1) as pool:

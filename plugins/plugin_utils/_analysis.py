@@ -21,7 +21,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     load_results,
     save_results,
 )
-from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import read_nodes
+from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import read_nodes, traces_of_run
 from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens import FOLDER as TRACELENS_FOLDER
 from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens import (
     Setup,
@@ -77,7 +77,7 @@ def plan(
         raise ValueError(f"{path}: an object expected")
     values = spec.get("values") or {}
     if trace_dir is None:
-        trace_dir = Path(spec["trace_dir"]) if spec.get("trace_dir") else run_dir / "traces"
+        trace_dir = Path(spec["trace_dir"]) if spec.get("trace_dir") else traces_of_run(run_dir) or run_dir / "traces"
     elif not trace_dir.exists():
         raise ValueError(f"trace_dir: {trace_dir} does not exist")
     artifacts = Artifacts(
@@ -102,7 +102,7 @@ def run(job: Job, use_cache: bool = True) -> Results:
     if engine == "tracelens" and found is not None and not found.found:
         raise ValueError(f"analysis.engine: tracelens: {found.message}; or use 'native' or 'auto'")
     parser = load_parser(job.benchmark)
-    if not job.trace_dir.exists() and job.trace_dir != job.run_dir / "traces":
+    if not job.trace_dir.exists() and job.trace_dir not in (job.run_dir / "traces", job.run_dir / "summaries"):
         raise ValueError(f"trace_dir: {job.trace_dir} does not exist")
     fingerprint = _fingerprint(job, parser)
     replace = engine == "tracelens" and found is not None
@@ -185,7 +185,7 @@ def _reusable(job: Job, parser: Parser, fingerprint: dict[str, Any]) -> tuple[Re
             continue
         if checksums is None:
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                sums = pool.map(sha256_file, [file.path for file in files])
+                sums = pool.map(lambda file: file.sha256 or sha256_file(file.path), files)
                 checksums = dict(zip(sizes, sums, strict=True))
         if {source.file: source.sha256 for source in earlier.sources} == checksums:
             if path != job.results_path:

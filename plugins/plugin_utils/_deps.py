@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         BeforeValidator,
         ConfigDict,
         Field,
+        TypeAdapter,
         ValidationError,
         field_validator,
         model_validator,
@@ -30,6 +31,7 @@ else:
             BeforeValidator,
             ConfigDict,
             Field,
+            TypeAdapter,
             ValidationError,
             field_validator,
             model_validator,
@@ -39,6 +41,9 @@ else:
 
         class BaseModel:
             """Stands in so that the modules which declare models can be imported."""
+
+        class TypeAdapter:
+            """Stands in for pydantic's."""
 
         class ValidationError(ValueError):
             """Stands in for pydantic's error."""
@@ -85,6 +90,7 @@ __all__ = [
     "BeforeValidator",
     "ConfigDict",
     "Field",
+    "TypeAdapter",
     "ValidationError",
     "field_validator",
     "model_validator",

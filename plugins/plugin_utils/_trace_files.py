@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.aorta.automation.plugins.module_utils._trace_pool import Outcome, TraceFile
+from ansible_collections.aorta.automation.plugins.module_utils._trace_summary import SUFFIX
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import FileSummary
 from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Note, Problem
@@ -58,16 +59,21 @@ def find_traces(root: Path) -> list[TraceFile]:
     Links are followed, each file is taken once; hidden and temporary files and those of the run directory are left
     out. Nothing where C(root) does not exist. Raises OSError where it can't be read.
     """
+    return [file for file in files_below(root, (".json", ".json.gz")) if not file.name.endswith(SUFFIX)]
+
+
+def files_below(root: Path, suffixes: tuple[str, ...]) -> list[TraceFile]:
+    """All files below C(root) (or C(root) itself) with one of C(suffixes), as C(find_traces) looks for them."""
     if not root.exists():
         return []
     if not root.is_dir():
-        return [_candidate(root, root.parent)]
+        return [_candidate(root, root.parent)] if root.name.endswith(suffixes) else []
     found: dict[Path, TraceFile] = {}
     for folder in _folders(root):
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 name = entry.name
-                if name.startswith(".") or name in _NO_TRACES or not name.endswith((".json", ".json.gz")):
+                if name.startswith(".") or name in _NO_TRACES or not name.endswith(suffixes):
                     continue
                 with contextlib.suppress(FileNotFoundError):  # a dangling link
                     if entry.is_file():
@@ -101,7 +107,8 @@ def _raise(error: OSError) -> None:
 def read_nodes(root: Path) -> dict[int, str]:
     """Rank -> host from C(nodes.json) in the trace directory; empty without one. Raises ValueError if it is damaged."""
     folder = root if root.is_dir() else root.parent
-    path = next((one for one in (folder / NODES_FILE, folder / "traces" / NODES_FILE) if one.is_file()), None)
+    folders = (folder, folder / "traces", folder / "summaries")
+    path = next((one / NODES_FILE for one in folders if (one / NODES_FILE).is_file()), None)
     if path is None:
         return {}
     data = read_json(path)
@@ -109,6 +116,12 @@ def read_nodes(root: Path) -> dict[int, str]:
         return {int(rank): str(host) for rank, host in data.items()}
     except (AttributeError, ValueError):
         raise ValueError(f'{path}: expected {{"rank": "host", ...}}, got {json.dumps(data)[:80]}') from None
+
+
+def traces_of_run(run_dir: Path) -> Path | None:
+    """What there is to analyse in a run directory: its C(traces/), else C(summaries/); None if neither has a file."""
+    folders = (run_dir / "traces", run_dir / "summaries")
+    return next((folder for folder in folders if any(names for _root, _folders, names in os.walk(folder))), None)
 
 
 # --- whose is it ------------------------------------------------------------------------------------------------------

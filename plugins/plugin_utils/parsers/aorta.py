@@ -45,6 +45,11 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     Timeline,
     World,
 )
+from ansible_collections.aorta.automation.plugins.plugin_utils._summaries import (
+    find_summaries,
+    is_summary,
+    load_outcome,
+)
 from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import (
     RankTrace,
     TraceSet,
@@ -93,23 +98,32 @@ def effective_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_files(trace_dir: Path) -> list[TraceFile]:
-    """The candidate trace files below C(trace_dir). Raises OSError."""
-    return find_traces(trace_dir)
+    """The candidate trace files below C(trace_dir), or where there are none, those that hosts have sent summaries of.
+
+    Raises OSError, and ValueError for summaries of another version.
+    """
+    return find_traces(trace_dir) or find_summaries(trace_dir)
 
 
 def parse(artifacts: Artifacts) -> Results:
-    """Analyse all traces below C(artifacts.trace_dir). Raises ValueError or OSError for unusable arguments only."""
+    """Analyse all traces below C(artifacts.trace_dir), or the summaries that hosts have made of them.
+
+    Raises ValueError or OSError for unusable arguments only.
+    """
     options = effective_options(artifacts.options)
     rule = compile_rule(options["communication_kernels"])
     nodes = {**read_nodes(artifacts.trace_dir), **artifacts.nodes}
-    files = find_traces(artifacts.trace_dir)
-    outcomes = read_files(
-        files,
-        rule,
-        max_bytes=options["max_trace_bytes"],
-        processes=artifacts.processes,
-        progress=_progress(files, artifacts.progress),
-    )
+    files = list_files(artifacts.trace_dir)
+    if files and is_summary(files[0]):
+        outcomes = [load_outcome(file, options["communication_kernels"]) for file in files]
+    else:
+        outcomes = read_files(
+            files,
+            rule,
+            max_bytes=options["max_trace_bytes"],
+            processes=artifacts.processes,
+            progress=_progress(files, artifacts.progress),
+        )
     traces = assign_ranks(outcomes)
     if not files:
         message = f"{artifacts.trace_dir}: no trace here (looked for *.json and *.json.gz, also in subfolders)"

@@ -23,7 +23,7 @@ def test_packing_is_lossless_and_checksummed(tmp_path):
     (source / "rank1" / "b.pt.trace.json.gz").write_bytes(gzip.compress(b"{}"))
     (source / "rank1" / ".half.json").write_bytes(b"x")
     (source / "rank1" / "notes.txt").write_bytes(b"x")
-    names = trace_pack.find(str(source))
+    names = trace_pack.find_traces(str(source))
     assert names == ["rank0/a.pt.trace.json", "rank1/b.pt.trace.json.gz"]
     packed = [trace_pack.pack(str(source), str(dest), name, 1) for name in names]
     assert [item["name"] for item in packed] == ["rank0/a.pt.trace.json.gz", "rank1/b.pt.trace.json.gz"]
@@ -38,7 +38,7 @@ def test_links_that_lead_out_are_left_out(tmp_path):
     (tmp_path / "secret.json").write_text("{}")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "link.json").symlink_to(tmp_path / "secret.json")
-    assert trace_pack.find(str(tmp_path / "source")) == []
+    assert trace_pack.find_traces(str(tmp_path / "source")) == []
 
 
 @pytest.mark.parametrize(
