@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 
 SUFFIXES = (".json", ".json.gz")
+RANK_IN_PATH = re.compile(r"rank[ \[_-]?(\d+)", re.IGNORECASE)
 _PIECE = 1 << 20
 
 
@@ -23,6 +25,15 @@ def find_traces(source: str) -> list[str]:
             if name.endswith(SUFFIXES) and not name.startswith(".") and inside:
                 found.append(os.path.relpath(path, root))
     return sorted(found)
+
+
+def rank_of(name: str) -> int | None:
+    """The rank that a trace's relative path tells, from the file name first, then from its folders."""
+    for part in reversed(name.split("/")):
+        match = RANK_IN_PATH.search(part)
+        if match:
+            return int(match.group(1))
+    return None
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

@@ -34,6 +34,23 @@ def test_packing_is_lossless_and_checksummed(tmp_path):
     assert packed[1]["path"].startswith(str(source))
 
 
+def test_what_is_packed_is_not_packed_again(tmp_path):
+    source, dest = tmp_path / "source", tmp_path / "dest"
+    source.mkdir()
+    (source / "a.json").write_bytes(b"[1]" * 1000)
+    first = trace_pack.pack(str(source), str(dest), "a.json", 1)
+    written = os.stat(first["path"]).st_mtime_ns, os.stat(first["path"]).st_ino
+    assert trace_pack.pack(str(source), str(dest), "a.json", 1) == first
+    assert (os.stat(first["path"]).st_mtime_ns, os.stat(first["path"]).st_ino) == written
+    (source / "a.json").write_bytes(b"[2]" * 1000)
+    again = trace_pack.pack(str(source), str(dest), "a.json", 1)
+    assert again["sha256"] != first["sha256"]
+    assert gzip.decompress(pathlib.Path(again["path"]).read_bytes()) == b"[2]" * 1000
+    os.truncate(again["path"], 10)
+    assert trace_pack.pack(str(source), str(dest), "a.json", 1) == again
+    assert os.stat(again["path"]).st_size == again["bytes"]
+
+
 def test_links_that_lead_out_are_left_out(tmp_path):
     (tmp_path / "secret.json").write_text("{}")
     (tmp_path / "source").mkdir()
