@@ -38,12 +38,16 @@ class OtherVersion(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The first line. C(rule) as for C(compile_rule); C(name) of the trace is its path below the trace directory."""
+    """The first line. C(rule) as for C(compile_rule); C(name) of the trace is its path below the trace directory.
+
+    C(rank) is what the trace itself says, C(error) is (code, message, byte or None).
+    """
 
     name: str
     bytes: int
     mtime_ns: int
     sha256: str
+    rank: int | None
     rule: str | list[str]
     error: tuple[str, str, int | None] | None
 
@@ -58,6 +62,7 @@ def write_summary(path: str | os.PathLike[str], outcome: Outcome, rule: str | Se
         "bytes": file.bytes,
         "mtime_ns": file.mtime_ns,
         "sha256": outcome.sha256,
+        "rank": None if outcome.summary is None else outcome.summary.rank,
         "communication_kernels": rule if isinstance(rule, str) else list(rule),
         "error": outcome.error,
     }
@@ -135,6 +140,7 @@ def _header(line: bytes) -> Header:
         bytes=data["bytes"],
         mtime_ns=data["mtime_ns"],
         sha256=data["sha256"],
+        rank=data.get("rank") if isinstance(data.get("rank"), int) else None,
         rule=data["communication_kernels"],
         error=None if error is None else (error[0], error[1], error[2] if len(error) > 2 else None),
     )

@@ -13,8 +13,9 @@ description:
     time as there are cores, and writes a summary of each (kilobytes to a few megabytes), from which the head node
     gets the same results as from the trace itself.
   - Needs nothing but Python's standard library; C(msgspec) and C(isal) make it quicker where the host has them.
+  - A summary that is there already is kept while its trace is unchanged.
   - A damaged trace fails nothing; its summary says what is wrong, and where.
-  - Used by M(aorta.automation.gather_traces).
+  - Used by M(aorta.automation.gather_summaries).
 author:
   - The aorta.automation maintainers (@aorta-automation)
 options:
@@ -26,6 +27,12 @@ options:
     description: Directory for the summaries. It is made if it is not there.
     type: path
     required: true
+  ranks:
+    description:
+      - Only traces of these ranks are read, and those whose path does not tell a rank. On a shared file system a host
+        sees the traces of all. Without it, all are read.
+    type: list
+    elements: int
   communication_kernels:
     description:
       - Which kernels are communication; V(tracelens), V(extended), or a list of regular expressions that are searched
@@ -78,6 +85,11 @@ files:
         - Of the trace itself, its C(name) relative to O(source), C(bytes), C(sha256) in hex, C(rank) as the trace
           says (null when it does not), and C(error), the code of what is wrong with it (null when nothing is).
       type: dict
+other_ranks:
+  description: Ranks that are not among O(ranks) and have traces here, sorted.
+  type: list
+  elements: int
+  returned: success
 reader:
   description: What decoded the traces, C(msgspec) or C(standard library).
   type: str
@@ -94,48 +106,71 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.aorta.automation.plugins.module_utils._trace_find import find_traces, sha256_of
+from ansible_collections.aorta.automation.plugins.module_utils._trace_find import find_traces, rank_of, sha256_of
 from ansible_collections.aorta.automation.plugins.module_utils._trace_pool import Outcome, TraceFile, read_files
 from ansible_collections.aorta.automation.plugins.module_utils._trace_reader import msgspec
-from ansible_collections.aorta.automation.plugins.module_utils._trace_summary import SUFFIX, write_summary
+from ansible_collections.aorta.automation.plugins.module_utils._trace_summary import (
+    SUFFIX,
+    OtherVersion,
+    read_header,
+    write_summary,
+)
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import compile_rule
 
 
 def summarise(
-    source: str, dest: str, rule: str | list[str], max_bytes: int | None = None, processes: int | None = None
+    source: str, dest: str, names: list[str], rule: str | list[str], max_bytes: int | None, processes: int | None
 ) -> list[dict[str, Any]]:
-    """Write a summary of each trace below C(source) and describe it. Raises OSError; ValueError for a bad rule."""
+    """Write a summary of each of the traces C(names) below C(source) and describe it.
+
+    Raises OSError; ValueError for a bad rule.
+    """
     root = os.path.realpath(source)
+    communication = compile_rule(rule)
     files = []
-    for name in find_traces(source):
+    for name in names:
         path = os.path.join(root, name)
         status = os.stat(path)
         files.append(TraceFile(Path(path), name, (), status.st_size, status.st_mtime_ns))
-    written = {}
 
     def write(outcome: Outcome) -> None:
-        name = outcome.file.name
-        target = os.path.join(dest, name + SUFFIX)
+        target = os.path.join(dest, outcome.file.name + SUFFIX)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         write_summary(target, outcome, rule)
-        written[name] = {
-            "name": name + SUFFIX,
-            "path": target,
-            "bytes": os.path.getsize(target),
-            "sha256": sha256_of(target),
-            "trace": {
-                "name": name,
-                "bytes": outcome.file.bytes,
-                "sha256": outcome.sha256,
-                "rank": outcome.summary.rank if outcome.summary is not None else None,
-                "error": outcome.error[0] if outcome.error is not None else None,
-            },
-        }
         outcome.summary = None  # on the disk now: a host with many traces need not hold them all
 
     os.makedirs(dest, exist_ok=True)
-    read_files(files, compile_rule(rule), max_bytes=max_bytes, processes=processes, progress=write)
-    return [written[file.name] for file in files]
+    unread = [file for file in files if not is_current(os.path.join(dest, file.name + SUFFIX), file, rule)]
+    read_files(unread, communication, max_bytes=max_bytes, processes=processes, progress=write)
+    return [describe(file, os.path.join(dest, file.name + SUFFIX)) for file in files]
+
+
+def is_current(path: str, file: TraceFile, rule: str | list[str]) -> bool:
+    """Whether an earlier call has left a summary of the same file, read in the same way."""
+    try:
+        header = read_header(path)
+    except (OSError, ValueError, OtherVersion):
+        return False
+    same = (header.name, header.bytes, header.mtime_ns, header.rule) == (file.name, file.bytes, file.mtime_ns, rule)
+    return same and header.error is None
+
+
+def describe(file: TraceFile, path: str) -> dict[str, Any]:
+    """What the controller is told of a summary. Raises OSError."""
+    header = read_header(path)
+    return {
+        "name": file.name + SUFFIX,
+        "path": path,
+        "bytes": os.path.getsize(path),
+        "sha256": sha256_of(path),
+        "trace": {
+            "name": file.name,
+            "bytes": header.bytes,
+            "sha256": header.sha256,
+            "rank": header.rank,
+            "error": header.error[0] if header.error is not None else None,
+        },
+    }
 
 
 def main() -> None:
@@ -146,6 +181,7 @@ def main() -> None:
             "communication_kernels": {"type": "raw", "default": "tracelens"},
             "max_trace_bytes": {"type": "int"},
             "processes": {"type": "int"},
+            "ranks": {"type": "list", "elements": "int"},
         },
         supports_check_mode=False,
     )
@@ -154,13 +190,21 @@ def main() -> None:
     if not isinstance(rule, str) and not (isinstance(rule, list) and all(isinstance(one, str) for one in rule)):
         module.fail_json(msg="communication_kernels: neither text nor a list of texts: %r" % (rule,))
     began = time.monotonic()
+    names, others = [], set()
     try:
-        files = summarise(given["source"], given["dest"], rule, given["max_trace_bytes"], given["processes"])
+        for name in find_traces(given["source"]):
+            rank = rank_of(name)
+            if given["ranks"] is None or rank is None or rank in given["ranks"]:
+                names.append(name)
+            else:
+                others.add(rank)
+        files = summarise(given["source"], given["dest"], names, rule, given["max_trace_bytes"], given["processes"])
     except (OSError, ValueError) as exc:
         module.fail_json(msg="can't summarise the traces: %s" % exc)
     module.exit_json(
         changed=bool(files),
         files=files,
+        other_ranks=sorted(others),
         reader="standard library" if msgspec is None else "msgspec",
         seconds=round(time.monotonic() - began, 3),
     )

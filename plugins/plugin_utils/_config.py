@@ -283,6 +283,11 @@ class Analysis(Section):
         "msccl, quickreduce, one-shot and multimem all-reduce, nvshmem, DeepEP and the like; a list: names in which "
         "one of these regular expressions is found, any case.",
     )
+    where: Annotated[str, BeforeValidator(kinds.choice("head", "hosts"))] = setting(
+        "head",
+        "Where the traces are read. head: on the controller, which needs them there; hosts: each host reads its own "
+        "and sends summaries, a thousandth of the size, from which the results are the same.",
+    )
     top_kernels: Annotated[int, BeforeValidator(kinds.integer(1, 1000))] = setting(
         20, "How many kernels, by total time, are listed for each rank and overall."
     )
@@ -502,8 +507,11 @@ class Controls(Section):
     replace_foreign: Annotated[bool, BeforeValidator(kinds.BOOLEAN)] = setting(
         False, "Remove a container of the same name that this collection did not start."
     )
+    gather_traces: Annotated[bool, BeforeValidator(kinds.BOOLEAN)] = setting(
+        True, "Bring the traces to the controller; false only with where: hosts in aorta_analysis."
+    )
     keep_host_files: Annotated[bool, BeforeValidator(kinds.BOOLEAN)] = setting(
-        False, "Leave the traces in the hosts' work directories after they were gathered."
+        False, "Leave the traces in the hosts' work directories when the run is torn down."
     )
     work_dir: Annotated[str | None, BeforeValidator(kinds.MOUNT_PATH.or_null())] = setting(
         None, "Work directory on the hosts; null: /var/tmp/aorta-automation-<uid>."
@@ -577,6 +585,9 @@ def _check_aorta(config: Any, phases: frozenset[str]) -> list[Finding]:
     if config.aorta_auto_clone and config.aorta_clone_url is None:
         message = "not set, given nothing, expected a git URL because aorta_auto_clone is on"
         findings.append(Finding(("aorta_clone_url",), message))
+    if config.analysis.where == "hosts" and config.analysis.engine == "tracelens":
+        message = "given 'hosts' with engine 'tracelens', expected 'head': TraceLens runs on the controller"
+        findings.append(Finding(("analysis", "where"), message))
     sets: list[tuple[Path, Any]] = [(("expected_results",), config.expected_results)]
     sets += [
         (("expected_results", "by_gpu_model", model), entry)

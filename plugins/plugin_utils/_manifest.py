@@ -22,6 +22,8 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._files import rea
 
 SCHEMA_VERSION = 1
 LOG_TAIL_LINES = 30
+# What a run brings to the head node: lists of the manifest, and directories of the run.
+GATHERED = ("traces", "summaries")
 
 
 def now() -> str:
@@ -95,17 +97,21 @@ def add_results(manifest: dict[str, Any], results: Mapping[str, Mapping[str, Any
         if image:
             digests = image.get("RepoDigests") or [image.get("Id")]
             host["image"] = {"reference": _first(image.get("RepoTags")), "digest": _first(digests)}
-        traces = _plain(result.get("traces") or [])
-        known = {trace["file"] for trace in traces}
-        manifest["traces"] = [t for t in manifest["traces"] if t["file"] not in known] + traces
+        for kind in GATHERED:
+            entries = _plain(result.get(kind) or [])
+            if entries:
+                known = {entry["file"] for entry in entries}
+                manifest[kind] = [one for one in manifest.get(kind, []) if one["file"] not in known] + entries
 
 
 def write_nodes(run_dir: str | Path) -> None:
-    """Write traces/nodes.json (rank to host) from the traces of the manifest, if there are any."""
-    traces = load(run_dir)["traces"]
-    nodes = {str(trace["rank"]): trace["host"] for trace in traces if trace["rank"] is not None}
-    if nodes:
-        write_json(Path(run_dir) / "traces" / "nodes.json", nodes)
+    """Write nodes.json (rank to host) beside the gathered traces, and beside the summaries, where there are any."""
+    manifest = load(run_dir)
+    for kind in GATHERED:
+        entries = manifest.get(kind, [])
+        nodes = {str(entry["rank"]): entry["host"] for entry in entries if entry["rank"] is not None}
+        if nodes:
+            write_json(Path(run_dir) / kind / "nodes.json", nodes)
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -44,6 +43,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._strict_read impo
     replacements,
     substitute,
 )
+from ansible_collections.aorta.automation.plugins.plugin_utils._trace_files import traces_of_run
 from ansible_collections.aorta.automation.plugins.plugin_utils._verdict import STATS_NAMES
 
 SCHEMA_VERSION = 1
@@ -154,8 +154,13 @@ def prepare(invocation: Invocation) -> Prepared:
         )
     output_dir = Path(controls.config.output_dir).expanduser().absolute()
     run_id = controls.config.run_id or f"{invocation.now:%Y%m%dT%H%M%SZ}-{invocation.token}"
-    trace_dir, found, more = _trace_dir(controls.config, output_dir, run_id, phases)
+    on_hosts = getattr(getattr(resolved.config, "analysis", None), "where", "head") == "hosts"
+    trace_dir, found, more = _trace_dir(controls.config, output_dir, run_id, phases, on_hosts)
     problems += found
+    if not controls.config.gather_traces:
+        found, further = _without_traces(controls.config, phases, name_of(("analysis", "where")), on_hosts)
+        problems += found
+        more += further
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
 
@@ -267,23 +272,22 @@ def write_run(spec: Mapping[str, Any]) -> None:
 
 
 def newest_traces(output_dir: Path) -> Path | None:
-    """C(traces/) of the newest run below C(output_dir) that has a file there; newest by its spec, else by its time."""
+    """What there is to analyse of the newest run below C(output_dir) that has traces or summaries.
+
+    Newest by its spec, else by its time.
+    """
     best: tuple[str, Path] | None = None
-    for traces in output_dir.glob("*/traces"):
-        if traces.parent.is_symlink() or not has_files(traces):
+    for run_dir in output_dir.glob("*/"):
+        traces = None if run_dir.is_symlink() else traces_of_run(run_dir)
+        if traces is None:
             continue
         try:
-            created = str(read_json(traces.parent / FILE_NAME)["created"])
+            created = str(read_json(run_dir / FILE_NAME)["created"])
         except (OSError, ValueError, KeyError, TypeError):
             created = f"{datetime.fromtimestamp(traces.stat().st_mtime, UTC):%Y-%m-%dT%H:%M:%SZ}"
         if best is None or (created, traces) > best:
             best = (created, traces)
     return best[1] if best else None
-
-
-def has_files(directory: Path) -> bool:
-    """Whether there is any file in or below C(directory)."""
-    return any(names for _root, _folders, names in os.walk(directory))
 
 
 # --- parts of prepare -------------------------------------------------------------------------------
@@ -408,24 +412,45 @@ def _cluster_environment(views: Sequence[HostVariables]) -> tuple[dict[str, Any]
     return kept, notices, problems
 
 
+def _without_traces(
+    controls: Controls, phases: frozenset[str], where: str, on_hosts: bool
+) -> tuple[list[str], list[Notice]]:
+    """What follows from not gathering the traces; C(where) is the name of the setting that makes it possible."""
+    name = f"{CONTROL_PREFIX}gather_traces"
+    if not on_hosts:
+        return [f"{name}: given false, expected true unless {where} is 'hosts': nobody would read the traces"], []
+    if phases & {"run", "gather"} and not controls.keep_host_files:
+        message = (
+            f"{name} is false: the traces are removed from the hosts with all other files of the run; "
+            f"set {CONTROL_PREFIX}keep_host_files to keep them there"
+        )
+        return [], [Notice("traces_not_kept", message)]
+    return [], []
+
+
 def _trace_dir(
-    controls: Controls, output_dir: Path, run_id: str, phases: frozenset[str]
+    controls: Controls, output_dir: Path, run_id: str, phases: frozenset[str], on_hosts: bool
 ) -> tuple[Path | None, list[str], list[Notice]]:
-    """Where this invocation reads traces: its own when it gathers them, else the given ones, else the newest."""
-    own = output_dir / run_id / "traces"
+    """Where this invocation reads traces: its own when it gathers them, else the given ones, else the newest.
+
+    Summaries that hosts have made take the place of traces: of its own where they do (C(on_hosts)), of earlier runs
+    where there is nothing else.
+    """
+    own = output_dir / run_id
     given = controls.trace_dir
     if phases & {"run", "gather"}:
         message = f"{CONTROL_PREFIX}trace_dir ({given}) is not used: this run gathers its own traces"
-        return own, [], [Notice("trace_dir_ignored", message)] if given else []
+        gathered = own / ("summaries" if on_hosts else "traces")
+        return gathered, [], [Notice("trace_dir_ignored", message)] if given else []
     if given is not None:
         path = Path(given).expanduser().absolute()
-        if (path / FILE_NAME).is_file() and (path / "traces").is_dir():
-            path = path / "traces"
+        if (path / FILE_NAME).is_file():
+            path = traces_of_run(path) or (path / "traces" if (path / "traces").is_dir() else path)
         if not path.is_dir():
             name = f"{CONTROL_PREFIX}trace_dir"
             return None, [f"{name}: {Wrong(given, 'a directory with traces', 'no such directory').text(name)}"], []
         return path.resolve(), [], []
-    return (own if has_files(own) else newest_traces(output_dir)), [], []
+    return traces_of_run(own) or newest_traces(output_dir), [], []
 
 
 def _vaulted(benchmark: Benchmark, views: Iterable[HostVariables]) -> frozenset[tuple[str | int, ...]]:
@@ -460,7 +485,6 @@ __all__ = [
     "Invocation",
     "Prepared",
     "build_spec",
-    "has_files",
     "known_variables",
     "newest_traces",
     "phases_of",

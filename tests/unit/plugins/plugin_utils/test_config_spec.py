@@ -269,6 +269,42 @@ def test_newest_traces(tmp_path: Path) -> None:
     assert own["trace_dir"] == str(tmp_path / "runs" / "b" / "traces")
 
 
+def test_summaries_stand_in_for_traces(tmp_path: Path) -> None:
+    validate = _spec.phases_of(["validate"], [])
+    traces(tmp_path, "a", "2026-01-03T00:00:00Z", files=False)
+    newer = traces(tmp_path, "b", "2026-01-04T00:00:00Z", files=False)
+    summaries = newer.parent / "summaries"
+    summaries.mkdir()
+    (summaries / "nodes.json").write_text("{}", encoding="utf-8")
+    for variables in ({}, {"aorta_run_id": "b"}, {"aorta_trace_dir": str(newer.parent)}):
+        assert spec_of(tmp_path, variables, phases=validate)["trace_dir"] == str(summaries)
+    (newer / "rank0" / "t.json").write_text("{}", encoding="utf-8")
+    for variables in ({}, {"aorta_run_id": "b"}, {"aorta_trace_dir": str(newer.parent)}):
+        assert spec_of(tmp_path, variables, phases=validate)["trace_dir"] == str(newer), "traces tell more"
+
+
+def test_hosts_that_read_their_own_traces(tmp_path: Path) -> None:
+    variables = {"aorta_path": "/srv/aorta", "aorta_analysis": {"where": "hosts"}}
+    spec = spec_of(tmp_path, variables, phases=RUN)
+    assert spec["trace_dir"] == spec["run_dir"] + "/summaries"
+    assert (spec["controls"]["gather_traces"], codes(spec)) == (True, [])
+    without = {**variables, "aorta_gather_traces": "no"}
+    assert codes(spec_of(tmp_path, without, phases=RUN)) == ["traces_not_kept"]
+    assert codes(spec_of(tmp_path, {**without, "aorta_keep_host_files": True}, phases=RUN)) == []
+    assert codes(spec_of(tmp_path, without)) == []
+
+
+def test_traces_that_nobody_would_read(tmp_path: Path) -> None:
+    for analysis in ({}, {"where": "head"}):
+        (problem,) = problems_of(tmp_path, {"aorta_gather_traces": False, "aorta_analysis": analysis})
+        assert problem == (
+            "aorta_gather_traces: given false, expected true unless aorta_analysis.where is 'hosts': "
+            "nobody would read the traces"
+        )
+    (problem,) = problems_of(tmp_path, {"aorta_analysis": {"where": "hosts", "engine": "tracelens"}})
+    assert problem.startswith("aorta_analysis.where: given 'hosts' with engine 'tracelens', expected 'head'")
+
+
 def test_a_run_gathers_its_own_traces(tmp_path: Path) -> None:
     variables = {"aorta_path": "/srv/aorta", "aorta_trace_dir": "/elsewhere"}
     spec = spec_of(tmp_path, variables, phases=RUN)
