@@ -1,6 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: B905 (zip has no "strict" before Python 3.10)
 """Reads a trace of the PyTorch profiler (Kineto's JSON) piece by piece, in bounded memory.
 
 C(traceEvents) is never held as a whole: the text is cut between events into pieces of some 256 KiB, and of each piece
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import array
 import gc
+import itertools
 import json
+import operator
 import os
 import re
 import zlib
@@ -52,6 +55,9 @@ GPU_CATEGORIES = {
 LEGACY_CATEGORIES = frozenset(("Kernel", "Memcpy", "Memset", "Runtime", "Operator"))
 # Host-side only: the same names recur as gpu_user_annotation, with an unrelated duration.
 STEP_CATEGORIES = frozenset(("user_annotation", "Operator"))
+# Spans of the profiler's own recording.
+SPAN_CATEGORY = "Trace"
+_HOST_CATEGORIES = frozenset((*STEP_CATEGORIES, SPAN_CATEGORY))
 # Categories met in practice that carry nothing we use; others are learned while reading.
 _OTHER_CATEGORIES = [
     "cpu_op",
@@ -62,7 +68,6 @@ _OTHER_CATEGORIES = [
     "cuda_driver",
     "fwdbwd",
     "gpu_user_annotation",
-    "Trace",
     "overhead",
     "cpu_instant_event",
     "Runtime",
@@ -189,6 +194,10 @@ _COLLECTIVE_ARGS = {
 }
 
 
+# Wanted events in the order of the file, as runs of one category.
+Batches = list[tuple[str, list[Any]]]
+
+
 class _Args:
     """The arguments of a GPU event that matter, as the standard decoder gives them."""
 
@@ -196,8 +205,8 @@ class _Args:
 
     def __init__(self, args: Any) -> None:
         get: Callable[[str], Any] = args.get if isinstance(args, dict) else lambda key: None
-        self.device = get("device")
-        self.stream = get("stream")
+        self.device = _plain(get("device"))
+        self.stream = _plain(get("stream"))
         for attribute, key in _COLLECTIVE_ARGS.items():
             setattr(self, attribute, get(key))
 
@@ -208,9 +217,10 @@ _NO_ARGS = _Args(None)
 class _Event:
     """A GPU event or a step mark, as the standard decoder gives it."""
 
-    __slots__ = ("args", "dur", "name", "ts")
+    __slots__ = ("args", "dur", "name", "pid", "ts")
 
     def __init__(self, event: dict[str, Any]) -> None:
+        self.pid = _plain(event.get("pid"))
         name = event.get("name")
         self.name = name if isinstance(name, str) and not isinstance(name, _Number) else ""
         self.ts = self._text(event.get("ts"))
@@ -223,12 +233,12 @@ class _Event:
 
 
 class _StandardDecoder:
-    """Decodes a piece with the json module; yields (category, event) of what is wanted."""
+    """Decodes a piece with the json module; gives the number of events and those that are wanted."""
 
     def __init__(self) -> None:
         self.categories: set[str] = set()
 
-    def decode(self, text: bytes | memoryview, strict: bool = True) -> tuple[int, list[tuple[str, Any]]]:
+    def decode(self, text: bytes | memoryview, strict: bool = True) -> tuple[int, Batches]:
         events = json.loads(
             str(text, "utf-8"),
             parse_int=_Number,
@@ -236,13 +246,17 @@ class _StandardDecoder:
             parse_constant=_reject_constant,
             strict=strict,
         )
-        wanted = []
+        wanted: Batches = []
+        last = None
         for event in events:
             if isinstance(event, dict):
                 category = event.get("cat")
                 if isinstance(category, str):
-                    if category in GPU_CATEGORIES or category in STEP_CATEGORIES:
-                        wanted.append((category, _Event(event)))
+                    if category in GPU_CATEGORIES or category in _HOST_CATEGORIES:
+                        if category != last:
+                            last = str(category)
+                            wanted.append((last, []))
+                        wanted[-1][1].append(_Event(event))
                     elif len(self.categories) < _MAX_CATEGORIES:
                         self.categories.add(str(category))
         return len(events), wanted
@@ -265,11 +279,10 @@ class _FastDecoder:
             gc=False,
         )
         times = [("name", str, ""), ("ts", msgspec.Raw, raw), ("dur", msgspec.Raw, raw)]
-        self.no_args = args()
+        gpu = [*times, ("pid", Any, None), ("args", args, args())]
         self.wanted = {}
-        for category in (*GPU_CATEGORIES, *STEP_CATEGORIES):
-            fields = [*times, ("args", args, self.no_args)] if category in GPU_CATEGORIES else times
-            self.wanted[self._struct(category, fields)] = category
+        for category in (*GPU_CATEGORIES, *_HOST_CATEGORIES):
+            self.wanted[self._struct(category, gpu if category in GPU_CATEGORIES else times)] = category
         self.others: dict[str, Any] = {}
         self.learn(_OTHER_CATEGORIES)
 
@@ -286,10 +299,39 @@ class _FastDecoder:
         union: Any = Union[(*self.wanted, *self.others.values())]  # "|" needs Python 3.10
         self.decoder = msgspec.json.Decoder(list[union])
 
-    def decode(self, text: bytes | memoryview) -> tuple[int, list[tuple[str, Any]]]:
+    def decode(self, text: bytes | memoryview) -> tuple[int, Batches]:
         events = self.decoder.decode(text)
-        get = self.wanted.get
-        return len(events), [(category, event) for event in events if (category := get(type(event))) is not None]
+        # No bytecode for the many events without interest.
+        wanted = itertools.compress(events, map(self.wanted.__contains__, map(type, events)))
+        return len(events), [(self.wanted[kind], list(found)) for kind, found in itertools.groupby(wanted, type)]
+
+
+_NAME_OF, _TS_OF, _DUR_OF, _ARGS_OF, _PID_OF = map(operator.attrgetter, ("name", "ts", "dur", "args", "pid"))
+_DEVICE_OF, _STREAM_OF = map(operator.attrgetter, ("device", "stream"))
+_FOURTH_LAST = operator.itemgetter(-4)
+_MAX_PROCESSES = _MAX_SPANS = 64
+
+
+def _times(events: list[Any], field: Callable[[Any], Any]) -> list[int] | None:
+    """C(nanoseconds) of a field of all events at once; None unless each has the usual form, with three decimals."""
+    joined = b",".join(map(field, events))
+    texts = joined.split(b",")
+    try:
+        if len(texts) != len(events) or bytes(map(_FOURTH_LAST, texts)) != b"." * len(texts):
+            return None
+        values = list(map(int, joined.replace(b".", b"").split(b",")))
+    except (ValueError, IndexError):
+        return None
+    return values if max(values) < _NS_LIMIT and min(values) > -_NS_LIMIT else None
+
+
+class _Kept:
+    """A GPU event whose text has gone."""
+
+    __slots__ = ("args", "name", "pid")
+
+    def __init__(self, event: Any) -> None:
+        self.name, self.args, self.pid = event.name, event.args, event.pid
 
 
 class Collected:
@@ -297,7 +339,8 @@ class Collected:
 
     Columns, one row a GPU event: C(starts), C(ends) (ns, the file's own clock), C(keys) (index into C(names)),
     C(streams) (index into C(stream_names)). C(names) are (kind, name); C(collectives) maps a row to the arguments of
-    a kernel that carries collective metadata. C(steps): number -> (start, end).
+    a kernel that carries collective metadata. C(processes): (device, pid) of the kernels. C(steps): number ->
+    (start, end). C(spans): (start, end) of what the profiler says it recorded.
     """
 
     def __init__(self) -> None:
@@ -309,7 +352,9 @@ class Collected:
         self.stream_names: list[Any] = []
         self.collectives: dict[int, dict[str, Any]] = {}
         self.devices: dict[Any, int] = {}
+        self.processes: set[tuple[Any, Any]] = set()
         self.steps: dict[int, tuple[int, int]] = {}
+        self.spans: list[tuple[int, int]] = []
         self.header: dict[str, Any] = {}
         self.events = 0
         self.skipped = 0
@@ -317,38 +362,52 @@ class Collected:
         self.nonstandard = False
         self.encoding_replaced = False
         self.bytes = 0
-        self._lost: list[tuple[str, str, Any, int, int]] = []
-        self._key_index: dict[tuple[int, str], int] = {}
+        self._lost: list[tuple[str, _Kept, int, int]] = []
+        self._key_index: dict[int, dict[str, int]] = {kind: {} for kind in GPU_CATEGORIES.values()}
         self._stream_index: dict[Any, int] = {}
 
-    def take(self, events: Iterable[tuple[str, Any]]) -> None:
+    def take(self, events: Batches) -> None:
         """Add decoded events."""
-        for category, event in events:
-            start = nanoseconds(bytes(event.ts))
-            length = nanoseconds(bytes(event.dur))
-            if category in STEP_CATEGORIES:
-                self._take_step(category, event.name, start, length)
-            elif start is None or length is None or length < 0 or (start == 0 and length == 0):
-                self.legacy = self.legacy or category in LEGACY_CATEGORIES
-                self.skipped += 1
-            elif start <= 0:
-                self._lost.append((category, event.name, event.args, start, length))
-            else:
-                self._take_gpu(category, event.name, event.args, start, length)
+        for category, found in events:
+            if category in _HOST_CATEGORIES:
+                for event in found:
+                    start, length = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
+                    if start is not None and length is not None and length >= 0:
+                        self._take_host(category, event.name, start, length)
+                continue
+            starts, lengths = _times(found, _TS_OF), _times(found, _DUR_OF)
+            if starts is not None and lengths is not None and min(starts) > 0 and min(lengths) >= 0:
+                self._take_all(category, found, starts, lengths)
+                continue
+            for event in found:
+                self._take_one(category, event)
+
+    def _take_one(self, category: str, event: Any) -> None:
+        start, length = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
+        if start is None or length is None or length < 0 or (start == 0 and length == 0):
+            self.legacy = self.legacy or category in LEGACY_CATEGORIES
+            self.skipped += 1
+        elif start <= 0:
+            # Its times are views of a buffer that is used again.
+            self._lost.append((category, _Kept(event), start, length))
+        else:
+            self._take_all(category, [event], [start], [length])
 
     def finish(self) -> None:
         """Decide about records at or before time zero: lost ones are far from all others."""
-        for category, name, args, start, length in self._lost:
+        for category, event, start, length in self._lost:
             if self.starts and self.starts[0] - start > _LOST_NS:
                 self.skipped += 1
             else:
-                self._take_gpu(category, name, args, start, length)
+                self._take_all(category, [event], [start], [length])
         self._lost = []
 
-    def _take_step(self, category: str, name: str, start: int | None, length: int | None) -> None:
-        if not name.startswith("ProfilerStep#") or start is None or length is None or length < 0:
+    def _take_host(self, category: str, name: str, start: int, length: int) -> None:
+        if category == SPAN_CATEGORY:
+            if length > 0 and len(self.spans) < _MAX_SPANS:
+                self.spans.append((start, start + length))
             return
-        match = _STEP_NAME.match(name)
+        match = _STEP_NAME.match(name) if name.startswith("ProfilerStep#") else None
         if match is None:
             return
         self.legacy = self.legacy or category in LEGACY_CATEGORIES
@@ -359,33 +418,61 @@ class Collected:
         if known is None or (window[0], -window[1]) < (known[0], -known[1]):
             self.steps[number] = window
 
-    def _take_gpu(self, category: str, name: str, args: Any, start: int, length: int) -> None:
+    def _take_all(self, category: str, events: list[Any], starts: list[int], lengths: list[int]) -> None:
+        """Add GPU events with sound times (ns). Column by column, so that little runs as bytecode for each event."""
         kind = GPU_CATEGORIES[category]
-        if category in LEGACY_CATEGORIES:
-            self.legacy = True
-        kind_and_name = (kind, name)
-        key = self._key_index.get(kind_and_name)
+        self.legacy = self.legacy or category in LEGACY_CATEGORIES
+        names = list(map(_NAME_OF, events))
+        index = self._key_index[kind]
+        keys = list(map(index.get, names))
+        if None in keys:
+            keys = [self._key_of(kind, name) for name in names]
+        args = list(map(_ARGS_OF, events))
+        stream_names = list(map(_STREAM_OF, args))
+        try:
+            streams = list(map(self._stream_index.get, stream_names))
+        except TypeError:  # a list or map
+            streams = [None]
+        if None in streams:
+            streams = [self._stream_of(stream) for stream in stream_names]
+        if kind == KERNEL:
+            self._take_devices(list(map(_DEVICE_OF, args)), list(map(_PID_OF, events)))
+            row = len(self.starts)
+            for place, found in enumerate(args):
+                if found.name is not None or found.group is not None:
+                    self.collectives[row + place] = collective_args(found)
+        self.starts.extend(starts)
+        self.ends.extend(map(operator.add, starts, lengths))
+        self.keys.extend(keys)  # type: ignore[arg-type]
+        self.streams.extend(streams)  # type: ignore[arg-type]
+
+    def _take_devices(self, devices: list[Any], processes: list[Any]) -> None:
+        number = 1
+        # Nearly always all are the same.
+        if devices.count(devices[0]) == processes.count(processes[0]) == len(devices):
+            number, devices, processes = len(devices), devices[:1], processes[:1]
+        for given, process in zip(devices, processes):
+            device = given if isinstance(given, int) else _plain(given)
+            self.devices[device] = self.devices.get(device, 0) + number
+            if len(self.processes) < _MAX_PROCESSES:
+                self.processes.add((device, process if isinstance(process, int) else _plain(process)))
+
+    def _key_of(self, kind: int, name: str) -> int:
+        index = self._key_index[kind]
+        key = index.get(name)
         if key is None:
-            key = self._key_index[kind_and_name] = len(self.names)
+            key = index[name] = len(self.names)
             self.names.append((kind, clean(name)))
-        stream = args.stream
+        return key
+
+    def _stream_of(self, stream: Any) -> int:
         if not isinstance(stream, int):
             stream = _plain(stream)
         index = self._stream_index.get(stream)
         if index is None:
             index = self._stream_index[stream] = len(self.stream_names)
             self.stream_names.append(stream)
-        if kind == KERNEL:
-            device = args.device
-            if not isinstance(device, int):
-                device = _plain(device)
-            self.devices[device] = self.devices.get(device, 0) + 1
-            if args.name is not None or args.group is not None:
-                self.collectives[len(self.starts)] = collective_args(args)
-        self.starts.append(start)
-        self.ends.append(start + length)
-        self.keys.append(key)
-        self.streams.append(index)
+        return index
 
 
 def collective_args(args: Any) -> dict[str, Any]:
@@ -742,7 +829,7 @@ class _Parser:
         text: bytes | memoryview = piece
         if not bytes(piece).isascii():
             text = self._utf8_or_wrong(bytes(piece))
-        events: list[tuple[str, Any]]
+        events: Batches
         if self.fast is not None:
             try:
                 count, events = self.fast.decode(text)
@@ -770,7 +857,7 @@ class _Parser:
             raise _WrongCut from None
         return text
 
-    def _decode_standard(self, text: bytes | memoryview) -> tuple[int, list[tuple[str, Any]]]:
+    def _decode_standard(self, text: bytes | memoryview) -> tuple[int, Batches]:
         try:
             return self.standard.decode(text)
         except (ValueError, RecursionError):
@@ -793,7 +880,7 @@ class _Parser:
         window.pos = stop + 1 if closed >= 0 else stop
         return closed >= 0
 
-    def _decode_exact(self, text: bytes, strict: bool) -> tuple[int, list[tuple[str, Any]]]:
+    def _decode_exact(self, text: bytes, strict: bool) -> tuple[int, Batches]:
         if self.fast is not None:
             try:
                 return self.fast.decode(text)

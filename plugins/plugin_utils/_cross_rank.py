@@ -8,8 +8,10 @@ Times are absolute integer nanoseconds. Definitions: C(docs/metrics.md).
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
+import itertools
 import json
 import re
 import statistics
@@ -17,7 +19,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.aorta.automation.plugins.plugin_utils._results import Collective, Note, Straggler
+from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
+    Collective,
+    CollectiveSize,
+    Note,
+    Straggler,
+    StragglerStep,
+)
 
 DTYPE_BYTES = {
     "Float": 4,
@@ -56,6 +64,14 @@ _KERNEL_OPERATION = re.compile(
 )
 # At most this many collective_unmatched warnings for single collectives; the rest is counted in one.
 MAX_UNMATCHED = 20
+MAX_MISMATCHES = 5
+# Operations in which all ranks have to give the same type and number of elements.
+_EQUAL_SIZES = frozenset(("allreduce", "reducescatter", "allgather", "alltoall"))
+_CAUSES = {
+    "compute": ("late_compute_us", "its GPU computed longer than that of the rank before it"),
+    "host": ("late_host_us", "its GPU stood without computation longer: work was launched later, or waited for copies"),
+    "network": ("late_network_us", "the collective before ended later on it"),
+}
 CLOCK_OFFSET_WORTH_A_WARNING_NS = 10_000
 
 
@@ -348,36 +364,204 @@ def describe(match: Match, nodes: Mapping[int, str], offsets: Mapping[str, int])
     )
 
 
-def stragglers(matches: Iterable[Match], nodes: Mapping[int, str], offsets: Mapping[str, int]) -> list[Straggler]:
-    """Each rank's part in the synchronising collectives of two or more ranks; who costs the others most, first."""
-    count: dict[int, int] = defaultdict(int)
-    last: dict[int, int] = defaultdict(int)
-    first: dict[int, int] = defaultdict(int)
-    wait: dict[int, int] = defaultdict(int)
-    cost: dict[int, int] = defaultdict(int)
+def sizes(rows: Iterable[Collective]) -> list[CollectiveSize]:
+    """The collectives of two or more ranks by operation, group, type and size; the largest first."""
+    found: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
+    for row in rows:
+        if len(row.ranks) > 1:
+            members = None if row.group_ranks is None else tuple(row.group_ranks)
+            found[row.name, row.group, members, row.dtype, row.bytes].append(row)
+    result = []
+    for (name, group, members, dtype, size), group_rows in found.items():
+        durations = [row.min_duration_us for row in group_rows]
+        skews = [row.arrival_skew_us for row in group_rows if row.arrival_skew_us is not None]
+        algorithm = [row.algbw_gbps for row in group_rows if row.algbw_gbps is not None]
+        bus = [row.busbw_gbps for row in group_rows if row.busbw_gbps is not None]
+        result.append(
+            CollectiveSize(
+                name=name,
+                group=group,
+                group_size=None if members is None else len(members),
+                dtype=dtype,
+                bytes=size,
+                count=len(group_rows),
+                min_duration_us=min(durations),
+                median_duration_us=statistics.median(durations),
+                max_duration_us=max(durations),
+                median_arrival_skew_us=statistics.median(skews) if skews else None,
+                max_arrival_skew_us=max(skews, default=None),
+                median_algbw_gbps=statistics.median(algorithm) if algorithm else None,
+                min_busbw_gbps=min(bus, default=None),
+                median_busbw_gbps=statistics.median(bus) if bus else None,
+                max_busbw_gbps=max(bus, default=None),
+            )
+        )
+    return sorted(result, key=lambda row: (-(row.bytes or 0), row.name or "", row.group or "", row.dtype or ""))
+
+
+def mismatch_notes(matches: Iterable[Match]) -> list[Note]:
+    """C(collective_mismatch) where ranks give one collective different types or sizes; the first few one by one."""
+    notes: list[Note] = []
+    more = 0
+    for match in matches:
+        if match.kind not in _EQUAL_SIZES:
+            continue
+        given: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for rank, record in match.records.items():
+            given[record.get("dtype"), record.get("in_elements"), record.get("out_elements")].append(rank)
+        if len(given) < 2:
+            continue
+        if len(notes) == MAX_MISMATCHES:
+            more += 1
+            continue
+        seq = match.first.get("seq")
+        label = f"{match.name}, process group {match.group}" + ("" if seq is None else f", Seq {seq}")
+        texts = (f"{_ranks(ranks)}: {dtype}, {ins} in, {outs} out" for (dtype, ins, outs), ranks in given.items())
+        message = f"{label}: the ranks disagree on type or number of elements: {'; '.join(texts)}"
+        notes.append(Note(code="collective_mismatch", message=message))
+    if more:
+        message = f"{more} further collectives have different types or sizes on different ranks"
+        notes.append(Note(code="collective_mismatch", message=message, count=more))
+    return notes
+
+
+@dataclasses.dataclass
+class _Part:
+    """A rank's part in the collectives, ns. The lateness adds up to C(cost)."""
+
+    count: int = 0
+    last: int = 0
+    first: int = 0
+    wait: int = 0
+    cost: int = 0
+    compute: int = 0
+    host: int = 0
+    network: int = 0
+    unexplained: int = 0
+
+
+def stragglers(
+    matches: Iterable[Match],
+    nodes: Mapping[int, str],
+    offsets: Mapping[str, int],
+    steps: Mapping[int, Sequence[Sequence[Any]]] | None = None,
+) -> tuple[list[Straggler], list[StragglerStep]]:
+    """Each rank's part in the synchronising collectives of two or more ranks; who costs the others most, first.
+
+    C(steps): rank -> [number, start, duration, ...] of its steps; gives the cost by step as well, worst first.
+    """
+    matches = list(matches)
+    parts: dict[int, _Part] = defaultdict(_Part)
+    by_step: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    windows = {
+        rank: sorted((start, start + duration, number) for number, start, duration, *_rest in rows)
+        for rank, rows in (steps or {}).items()
+    }
+    before = _before(matches)
     for match in matches:
         if not match.synchronising or len(match.records) < 2:
             continue
         starts = arrivals(match, nodes, offsets)
         latest = max(starts.values())
         for rank, start in starts.items():
-            count[rank] += 1
-            wait[rank] += latest - start
+            parts[rank].count += 1
+            parts[rank].wait += latest - start
         late, early = _last(starts), _first(starts)
-        if late is not None and early is not None:
-            last[late] += 1
-            first[early] += 1
-            cost[late] += latest - sorted(starts.values())[-2]
-    rows = [
-        Straggler(
-            rank=rank,
-            node=nodes.get(rank),
-            collectives=count[rank],
-            times_last=last[rank],
-            times_first=first[rank],
-            wait_us=wait[rank] / 1000,
-            made_others_wait_us=cost[rank] / 1000,
-        )
-        for rank in sorted(count)
+        if late is None or early is None:
+            continue
+        parts[late].last += 1
+        parts[early].first += 1
+        second = max((rank for rank in starts if rank != late), key=lambda rank: (starts[rank], -rank))
+        cost = latest - starts[second]
+        parts[late].cost += cost
+        _explain(parts[late], cost, match.records[late], match.records[second], before)
+        step = _step_at(windows.get(late, ()), match.records[late]["start"])
+        if step is not None:
+            by_step[step, late][0] += 1
+            by_step[step, late][1] += cost
+    rows = [_straggler(rank, parts[rank], nodes) for rank in sorted(parts)]
+    rows.sort(key=lambda row: (-row.made_others_wait_us, -row.times_last, row.rank))
+    per_step = [
+        StragglerStep(step=step, rank=rank, node=nodes.get(rank), times_last=last, made_others_wait_us=cost / 1000)
+        for (step, rank), (last, cost) in by_step.items()
     ]
-    return sorted(rows, key=lambda row: (-row.made_others_wait_us, -row.times_last, row.rank))
+    per_step.sort(key=lambda row: (-row.made_others_wait_us, row.step, row.rank))
+    return rows, per_step
+
+
+def _before(matches: Sequence[Match]) -> dict[int, tuple[int, dict[str, Any]]]:
+    """id of a record -> (number of the collective before it on its rank, that collective's record)."""
+    by_rank: dict[int, list[tuple[int, int, dict[str, Any]]]] = defaultdict(list)
+    for number, match in enumerate(matches):
+        for rank, record in match.records.items():
+            by_rank[rank].append((record["start"], number, record))
+    result = {}
+    for records in by_rank.values():
+        records.sort(key=lambda entry: entry[:2])
+        for (_start, number, earlier), (_later, _number, record) in itertools.pairwise(records):
+            result[id(record)] = (number, earlier)
+    return result
+
+
+def _explain(
+    part: _Part,
+    cost: int,
+    late: Mapping[str, Any],
+    other: Mapping[str, Any],
+    before: Mapping[int, tuple[int, Mapping[str, Any]]],
+) -> None:
+    """Split C(cost), by which C(late) starts after C(other), by what happened since the collective before.
+
+    start = end of the collective before + computation + rest, on both ranks; so the differences add up to the cost.
+    """
+    ours, theirs = before.get(id(late)), before.get(id(other))
+    if ours is None or theirs is None or ours[0] != theirs[0]:
+        part.unexplained += cost
+        return
+    (gap, computed), (other_gap, other_computed) = _since(late, ours[1]), _since(other, theirs[1])
+    if gap is None or other_gap is None:
+        part.unexplained += cost
+        return
+    part.compute += computed - other_computed
+    part.host += (gap - computed) - (other_gap - other_computed)
+    part.network += cost - (gap - other_gap)
+
+
+def _since(record: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[int | None, int]:
+    """Time since the collective C(before) ended, and computation within; no time where kernels without a match lie
+    between or the two overlap."""
+    gap, computed = record.get("gap"), record.get("computed")
+    if gap is None or computed is None or gap < 0 or gap != record["start"] - before["start"] - before["duration"]:
+        return None, 0
+    return gap, computed
+
+
+def _step_at(windows: Sequence[tuple[int, int, int]], time: int) -> int | None:
+    index = bisect.bisect_right(windows, time, key=lambda window: window[0]) - 1
+    return windows[index][2] if index >= 0 and time < windows[index][1] else None
+
+
+def _straggler(rank: int, part: _Part, nodes: Mapping[int, str]) -> Straggler:
+    causes = {"compute": part.compute, "host": part.host, "network": part.network}
+    cause = max(causes, key=lambda name: causes[name])
+    message = None
+    if part.cost > 0 and causes[cause] > max(0, part.unexplained):
+        figure, meaning = _CAUSES[cause]
+        message = (
+            f"{figure} {causes[cause] / 1000:.1f} of {part.cost / 1000:.1f} us: since the collective before, {meaning}"
+        )
+    return Straggler(
+        rank=rank,
+        node=nodes.get(rank),
+        collectives=part.count,
+        times_last=part.last,
+        times_first=part.first,
+        wait_us=part.wait / 1000,
+        made_others_wait_us=part.cost / 1000,
+        late_compute_us=part.compute / 1000,
+        late_host_us=part.host / 1000,
+        late_network_us=part.network / 1000,
+        late_unexplained_us=part.unexplained / 1000,
+        cause=cause if message else None,  # type: ignore[arg-type]
+        cause_message=message,
+    )

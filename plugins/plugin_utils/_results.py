@@ -91,7 +91,10 @@ class KernelCounts(_Strict):
 
 
 class RankResult(_Strict):
-    """What one rank's trace says; C(trace) is the file's path below the trace directory (the first of several)."""
+    """What one rank's trace says; C(trace) is the file's path below the trace directory (the first of several).
+
+    C(outside_steps_us): the part of the timeline outside all ProfilerStep windows, null without steps.
+    """
 
     rank: int
     node: str | None
@@ -102,6 +105,7 @@ class RankResult(_Strict):
     ratios: Ratios
     iterations: Iterations | None
     kernel_counts: KernelCounts | None
+    outside_steps_us: Timeline | None = None
 
 
 class Summary(_Strict):
@@ -150,8 +154,34 @@ class Collective(_Strict):
     busbw_gbps: float | None
 
 
+class CollectiveSize(_Strict):
+    """All collectives of one operation, process group, type and size that at least two ranks recorded.
+
+    Bandwidths are of the single collectives; C(duration_us) their shortest kernels.
+    """
+
+    name: str | None
+    group: str | None
+    group_size: int | None
+    dtype: str | None
+    bytes: int | None
+    count: int
+    min_duration_us: float
+    median_duration_us: float
+    max_duration_us: float
+    median_arrival_skew_us: float | None
+    max_arrival_skew_us: float | None
+    median_algbw_gbps: float | None
+    min_busbw_gbps: float | None
+    median_busbw_gbps: float | None
+    max_busbw_gbps: float | None
+
+
 class Straggler(_Strict):
-    """A rank's part in C(collectives) matched collectives (those with at least two ranks)."""
+    """A rank's part in C(collectives) matched collectives (those with at least two ranks).
+
+    The C(late_..._us) add up to C(made_others_wait_us) and say what it is made of; C(cause) is the largest of them.
+    """
 
     rank: int
     node: str | None
@@ -160,10 +190,29 @@ class Straggler(_Strict):
     times_first: int
     wait_us: float
     made_others_wait_us: float
+    late_compute_us: float | None = None
+    late_host_us: float | None = None
+    late_network_us: float | None = None
+    late_unexplained_us: float | None = None
+    cause: Literal["compute", "host", "network"] | None = None
+    cause_message: str | None = None
+
+
+class StragglerStep(_Strict):
+    """What a rank made the others wait within one of its steps."""
+
+    step: int
+    rank: int
+    node: str | None
+    times_last: int
+    made_others_wait_us: float
 
 
 class Kernel(_Strict):
-    """GPU time by name; C(rank) null = over all ranks. C(share) is of the sum of all GPU events' durations."""
+    """GPU time by name; C(rank) null = over all ranks. C(share) is of the sum of all GPU events' durations.
+
+    The last four are for all ranks only: how many have it, and which has the largest mean beside the ranks' median.
+    """
 
     rank: int | None
     name: str
@@ -172,6 +221,29 @@ class Kernel(_Strict):
     total_us: float
     mean_us: float
     share: float | None
+    kind: str = "other"
+    p50_us: float | None = None
+    p99_us: float | None = None
+    ranks: int | None = None
+    slowest_rank: int | None = None
+    slowest_mean_us: float | None = None
+    median_mean_us: float | None = None
+
+
+class KernelKind(_Strict):
+    """GPU time by kind (gemm, attention, ...); C(rank) null = over all ranks, with the spread of the ranks' totals."""
+
+    rank: int | None
+    kind: str
+    names: int
+    calls: int
+    total_us: float
+    mean_us: float
+    share: float | None
+    slowest_rank: int | None = None
+    max_total_us: float | None = None
+    median_total_us: float | None = None
+    min_total_us: float | None = None
 
 
 class Note(_Strict):
@@ -265,9 +337,12 @@ class Results(_Strict):
     summary: Summary
     steps: list[Step] = Field(default_factory=list)
     collectives: list[Collective] = Field(default_factory=list)
+    collective_sizes: list[CollectiveSize] = Field(default_factory=list)
     stragglers: list[Straggler] = Field(default_factory=list)
+    straggler_steps: list[StragglerStep] = Field(default_factory=list)
     clock_offsets_us: dict[str, float] = Field(default_factory=dict)
     top_kernels: list[Kernel] = Field(default_factory=list)
+    kernel_kinds: list[KernelKind] = Field(default_factory=list)
     warnings: list[Note] = Field(default_factory=list)
     errors: list[Problem] = Field(default_factory=list)
     trace_dir: str | None = None
@@ -300,11 +375,13 @@ __all__ = [
     "FILE_NAME",
     "SCHEMA_VERSION",
     "Collective",
+    "CollectiveSize",
     "Comparison",
     "Engine",
     "Iterations",
     "Kernel",
     "KernelCounts",
+    "KernelKind",
     "Note",
     "Problem",
     "RankResult",
@@ -313,6 +390,7 @@ __all__ = [
     "Source",
     "Step",
     "Straggler",
+    "StragglerStep",
     "Summary",
     "Timeline",
     "TraceLensCollectives",

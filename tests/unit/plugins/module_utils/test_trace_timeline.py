@@ -13,6 +13,8 @@ from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline i
     Union,
     category_of,
     compile_rule,
+    histogram,
+    percentile,
     summarise_file,
 )
 from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import GEMM, NCCL, Trace, healthy
@@ -195,9 +197,50 @@ def test_timeline_and_steps_against_an_oracle(
         number: (length, oracle(length, set(range(start, start + length))))
         for number, (start, length) in enumerate(steps)
     }
+    first, last = min(s for _w, s, _n, _x in events), max(s + n for _w, s, n, _x in events)
+    within = {t for start, length in steps for t in range(start, start + length)}
+    span = set(range(first, last)) - within
+    assert summary.outside == (oracle(len(span), set(range(500)) - within) if steps else None)
     assert summary.counts is not None and sum(summary.counts.values()) == len(events) == summary.gpu_events
-    assert sum(total for _n, _c, _k, total in summary.kernels) == sum(length for _w, _s, length, _x in events)
+    assert sum(kernel[3] for kernel in summary.kernels) == sum(length for _w, _s, length, _x in events)
     assert summary.start == trace.origin + (trace.base or 0) + min(s for _w, s, _n, _x in events)
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=60))
+def test_percentiles_and_histogram(durations: list[int]) -> None:
+    ordered = sorted(durations)
+    for share in (0.5, 0.99, 1.0):
+        value = percentile(ordered, share)
+        assert sum(one <= value for one in ordered) >= share * len(ordered)
+        assert sum(one < value for one in ordered) < share * len(ordered)
+    pairs = histogram(ordered)
+    spread = [value for value, calls in zip(pairs[::2], pairs[1::2], strict=True) for _ in range(calls)]
+    assert len(spread) == len(ordered)
+    assert all(abs(one - other) <= other / 128 for one, other in zip(spread, ordered, strict=True))
+    assert [one for one in spread if one < 128] == [one for one in ordered if one < 128]
+
+
+def test_kernels_and_the_time_between_collectives(tmp_path: Path) -> None:
+    trace = Trace()
+    for index in range(100):
+        trace.kernel(index * 1000, 100 + index, "k")
+    trace.collective(200_000, 5000).kernel(206_000, 3000).collective(210_000, 100).collective(210_050, 100, stream=9)
+    summary = summary_of(trace, tmp_path)
+    row = next(row for row in summary.kernels if row[0] == "k")
+    assert row[1:6] == ["computation", 100, 14950, 149, 198]
+    assert [(record["gap"], record["computed"]) for record in summary.collectives] == [
+        (None, None),
+        (5000, 3000),
+        (-50, 0),
+    ]
+
+
+def test_more_streams_than_a_few(tmp_path: Path) -> None:
+    trace = Trace()
+    for stream in range(50):
+        trace.kernel(stream, 10_000, stream=stream)
+    trace.kernel(5_000, 10_000, stream=49)
+    assert {note[0]: note[2] for note in summary_of(trace, tmp_path).notes}["stream_overlap"] == 1
 
 
 def test_epoch_times_keep_their_nanoseconds(tmp_path: Path) -> None:
@@ -264,6 +307,30 @@ def test_findings(tmp_path: Path) -> None:
         "steps_without_gpu_events": 1,
         "gpu_events_outside_steps": 2,
     }
+
+
+def test_a_merged_trace_of_several_ranks_is_refused(tmp_path: Path) -> None:
+    trace = healthy()
+    for number, event in enumerate(trace.events):
+        trace.events[number] = event.replace('"pid": 1', f'"pid": "[TP{number % 2:02}] 0"')
+    with pytest.raises(TraceError, match=r"several ranks merged .* give the file of each rank") as caught:
+        summary_of(trace, tmp_path)
+    assert caught.value.code == "multiple_devices"
+
+
+def test_events_longer_than_the_trace(tmp_path: Path) -> None:
+    trace = healthy().event("Trace", "PyTorch Profiler (0)", 0, 2_000_000)
+    assert summary_of(trace, tmp_path).notes == []
+    trace.kernel(900_000, 2_000_001, "endless", stream=9)
+    assert {note[0]: note[2] for note in summary_of(trace, tmp_path).notes}["duration_beyond_trace"] == 1
+
+
+def test_work_long_before_the_first_step(tmp_path: Path) -> None:
+    trace = healthy().kernel(-900_000, 10_000)
+    assert "gpu_work_before_steps" not in codes(summary_of(trace, tmp_path))
+    trace.kernel(-1_500_000, 10_000).kernel(-1_400_000, 10_000)
+    note = next(note for note in summary_of(trace, tmp_path).notes if note[0] == "gpu_work_before_steps")
+    assert note[2] == 2 and "1.500 ms before" in note[1]
 
 
 def test_kernels_without_metadata_are_noted(tmp_path: Path) -> None:

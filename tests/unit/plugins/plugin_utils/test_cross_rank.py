@@ -8,17 +8,22 @@ from typing import Any
 
 import pytest
 from ansible_collections.aorta.automation.plugins.plugin_utils._cross_rank import (
+    MAX_MISMATCHES,
     MAX_UNMATCHED,
     Match,
     clock_offsets,
     describe,
     list_ranks,
     match_collectives,
+    mismatch_notes,
     parse_ranks,
+    sizes,
     stragglers,
     unmatched_notes,
 )
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Note
+from hypothesis import given
+from hypothesis import strategies as st
 
 EPOCH = 1_767_225_606_300_000_000
 
@@ -196,11 +201,11 @@ def test_ties() -> None:
     matches, _notes = matched(kernels)
     row = describe(matches[0], {}, {})
     assert (row.first_rank, row.last_rank) == (1, 2)
-    worst = stragglers(matches, {}, {})[0]
+    worst = stragglers(matches, {}, {})[0][0]
     assert (worst.rank, worst.times_last, worst.made_others_wait_us) == (2, 1, 0.0)
     together = matched({0: [record(0, 50, seq=1)], 1: [record(0, 50, seq=1)]})[0]
     assert describe(together[0], {}, {}).last_rank is None
-    assert [row.times_last + row.times_first for row in stragglers(together, {}, {})] == [0, 0]
+    assert [row.times_last + row.times_first for row in stragglers(together, {}, {})[0]] == [0, 0]
 
 
 def test_stragglers_worked_example() -> None:
@@ -212,7 +217,7 @@ def test_stragglers_worked_example() -> None:
         + [record(5000 - rank * 100, 10, seq=9, name="broadcast", ranks=ranks)]
         for rank, starts in arrive.items()
     }
-    rows = {row.rank: row for row in stragglers(matched(kernels)[0], {0: "a", 2: "b"}, {})}
+    rows = {row.rank: row for row in stragglers(matched(kernels)[0], {0: "a", 2: "b"}, {})[0]}
     assert [(r, rows[r].times_last, rows[r].times_first, rows[r].collectives) for r in ranks] == [
         (0, 0, 2, 2),
         (1, 0, 0, 2),
@@ -221,6 +226,121 @@ def test_stragglers_worked_example() -> None:
     assert [rows[r].wait_us for r in ranks] == [0.13, 0.07, 0.0]
     assert [rows[r].made_others_wait_us for r in ranks] == [0.0, 0.0, 0.07]
     assert [rows[r].node for r in ranks] == ["a", None, "b"]
+
+
+def chain(*parts: tuple[int, int, int, int]) -> list[dict[str, Any]]:
+    """Collectives one after the other: (time since the one before, computation within, duration, seq)."""
+    records, now = [], 0
+    for gap, computed, duration, seq in parts:
+        now += gap
+        known = {} if not records else {"gap": gap, "computed": computed}
+        records.append(record(now, duration, seq=seq, **known))
+        now += duration
+    return records
+
+
+@pytest.mark.parametrize(
+    ("cause", "slow", "parts"),
+    [
+        ("compute", [(1700, 1600)], (700, 0, 0)),
+        ("host", [(1700, 900)], (0, 700, 0)),
+        ("host", [(1700, 1150)], (250, 450, 0)),
+    ],
+)
+def test_what_a_straggler_is_late_by(cause: str, slow: list[tuple[int, int]], parts: tuple[int, int, int]) -> None:
+    """The usual rank has 1000 ns between collectives, 900 of them computation."""
+    (gap, computed) = slow[0]
+    kernels = {
+        0: chain((0, 0, 500, 1), (1000, 900, 300 + gap - 1000, 2)),
+        1: chain((0, 0, 500, 1), (gap, computed, 300, 2)),
+    }
+    worst = stragglers(matched(kernels)[0], {}, {})[0][0]
+    assert (worst.rank, worst.cause, worst.made_others_wait_us) == (1, cause, 0.7)
+    found = (worst.late_compute_us, worst.late_host_us, worst.late_network_us)
+    assert found == tuple(part / 1000 for part in parts)
+    assert worst.cause_message is not None and f"late_{cause}_us" in worst.cause_message
+
+
+def test_a_collective_that_ends_late_on_one_rank_is_the_network() -> None:
+    kernels = {
+        0: chain((0, 0, 500, 1), (1000, 900, 900, 2)),
+        1: chain((0, 0, 1100, 1), (1000, 900, 300, 2)),
+    }
+    worst = stragglers(matched(kernels)[0], {}, {})[0][0]
+    assert (worst.rank, worst.cause, worst.late_network_us) == (1, "network", 0.6)
+
+
+def test_lateness_without_a_common_past_is_not_explained() -> None:
+    kernels = {0: chain((0, 0, 500, 1)), 1: chain((70, 0, 430, 1))}
+    worst = stragglers(matched(kernels)[0], {}, {})[0][0]
+    assert (worst.late_unexplained_us, worst.cause, worst.cause_message) == (0.07, None, None)
+
+
+NS = st.integers(0, 2000)
+
+
+@given(
+    st.lists(st.lists(st.tuples(NS, NS, NS), min_size=3, max_size=3), min_size=1, max_size=6),
+    st.sampled_from([0, 5_000]),
+)
+def test_the_parts_add_up_to_the_cost(rounds: list[list[tuple[int, int, int]]], ahead: int) -> None:
+    """Whatever the times, with a clock that is ahead or not: each nanosecond of cost is in one part."""
+    kernels = {
+        rank: chain(*((row[rank][0], min(row[rank][:2]), row[rank][2], seq) for seq, row in enumerate(rounds)))
+        for rank in range(3)
+    }
+    for one in kernels[2]:
+        one["start"] += ahead
+    nodes, offsets = {0: "a", 1: "a", 2: "b"}, {"a": 0, "b": ahead}
+    steps = {rank: [[7, EPOCH - 10, 30_000, None]] for rank in range(3)}
+    rows, per_step = stragglers(matched(kernels)[0], nodes, offsets, steps)
+    for row in rows:
+        parts = (row.late_compute_us, row.late_host_us, row.late_network_us, row.late_unexplained_us)
+        assert sum(part or 0 for part in parts) == pytest.approx(row.made_others_wait_us)
+    assert sum(row.made_others_wait_us for row in per_step) == pytest.approx(sum(r.made_others_wait_us for r in rows))
+    assert {row.step for row in per_step} <= {7}
+
+
+def test_cost_by_step_goes_to_the_step_of_the_late_rank() -> None:
+    kernels = {0: [record(t, 300, seq=t) for t in (0, 1000)], 1: [record(t + 90, 210, seq=t) for t in (0, 1000)]}
+    steps = {1: [[3, EPOCH, 500, None], [4, EPOCH + 500, 500, None], [5, EPOCH + 1000, 90, None]]}
+    per_step = stragglers(matched(kernels)[0], {1: "b"}, {}, steps)[1]
+    assert [row.model_dump() for row in per_step] == [
+        {"step": 3, "rank": 1, "node": "b", "times_last": 1, "made_others_wait_us": 0.09}
+    ]
+
+
+# --- sizes ---
+
+
+def test_collectives_by_size() -> None:
+    kernels = {
+        rank: [
+            record(t * 1000, duration - rank * 10, seq=t, in_elements=elements)
+            for t, (duration, elements) in enumerate([(100, 500), (300, 1000), (110, 500), (400, 1000), (900, 1000)])
+        ]
+        for rank in (0, 1)
+    }
+    rows = sizes([describe(match, {}, {}) for match in matched(kernels)[0]])
+    assert [(row.bytes, row.count, row.group_size) for row in rows] == [(2000, 3, 2), (1000, 2, 2)]
+    large = rows[0]
+    assert (large.min_duration_us, large.median_duration_us, large.max_duration_us) == (0.29, 0.39, 0.89)
+    assert large.median_algbw_gbps == large.median_busbw_gbps == 2000 / 390
+    assert (large.min_busbw_gbps, large.max_busbw_gbps) == (2000 / 890, 2000 / 290)
+    alone = matched({0: [record(0, 5)]})[0]
+    assert sizes([describe(match, {}, {}) for match in alone]) == []
+
+
+def test_ranks_that_disagree_on_a_size_are_named() -> None:
+    count = MAX_MISMATCHES + 3
+    kernels = {rank: [record(t, 5, seq=t, in_elements=7 + (rank == 1)) for t in range(count)] for rank in (0, 1, 2)}
+    matches, _notes = matched(kernels, world={0, 1, 2})
+    notes = mismatch_notes(matches)
+    assert [note.code for note in notes] == ["collective_mismatch"] * (MAX_MISMATCHES + 1)
+    assert "ranks 0, 2: BFloat16, 7 in, 1000 out; rank 1: BFloat16, 8 in" in notes[0].message
+    assert notes[-1].count == 3
+    ragged = {rank: [record(0, 5, seq=1, name="all_to_allv", in_elements=rank)] for rank in (0, 1)}
+    assert mismatch_notes(matched(ragged)[0]) == []
 
 
 # --- clocks ---

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import Note, Results
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers import aorta
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers._base import Artifacts, load_parser
-from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import NCCL, Trace, healthy
+from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import GEMM, NCCL, Trace, healthy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -223,3 +223,84 @@ def test_only_parsers_are_loaded(name: str) -> None:
     with pytest.raises(ValueError, match="no parser"):
         load_parser(name)
     assert load_parser("aorta").engine_version() == aorta.VERSION
+
+
+def slow_on(slow: int, factor: int, calls: int = 6) -> list[Trace]:
+    """Four ranks; C(calls) GEMMs each, C(factor) times as long on rank C(slow)."""
+    traces = []
+    for rank in range(4):
+        trace = Trace(rank, 4).step(1, 0, 100_000)
+        for index in range(calls):
+            trace.kernel(index * 10_000, 1000 * (factor if rank == slow else 1) + rank, GEMM)
+        trace.kernel(90_000, 500, "triton_poi_fused_add_0").memcpy(95_000, 100)
+        traces.append(trace)
+    return traces
+
+
+def test_a_kernel_that_is_slow_on_one_gpu_is_a_finding(tmp_path: Path) -> None:
+    for rank, trace in enumerate(slow_on(2, 4)):
+        trace.write(tmp_path / f"rank{rank}" / "t.json")
+    results = parsed(tmp_path)
+    note = next(note for note in results.warnings if note.code == "kernel_slow_on_one_rank")
+    assert (note.rank, note.count) == (2, 6)
+    assert "4.0 us a call" in note.message and "1.0 us (median)" in note.message
+    gemm = next(row for row in results.top_kernels if row.rank is None and row.kind == "gemm")
+    assert (gemm.ranks, gemm.slowest_rank, gemm.slowest_mean_us) == (4, 2, 4.002)
+    assert gemm.median_mean_us == statistics.median([1.0, 1.001, 4.002, 1.003])
+    # 24 calls: 6 each of 1000, 1001, 1003, 4002 ns; overall percentiles come from histograms.
+    assert gemm.p50_us == pytest.approx(1.001, rel=0.008) and gemm.p99_us == pytest.approx(4.002, rel=0.008)
+    one = next(row for row in results.top_kernels if row.rank == 2 and row.kind == "gemm")
+    assert (one.p50_us, one.p99_us, one.ranks) == (4.002, 4.002, None)
+
+
+@pytest.mark.parametrize(("slow", "factor", "calls"), [(9, 1, 6), (2, 4, 4)])
+def test_equal_or_rare_kernels_are_none(tmp_path: Path, slow: int, factor: int, calls: int) -> None:
+    for rank, trace in enumerate(slow_on(slow, factor, calls)):
+        trace.write(tmp_path / f"rank{rank}" / "t.json")
+    assert "kernel_slow_on_one_rank" not in codes(parsed(tmp_path))[0]
+
+
+def test_kinds_over_all_ranks(tmp_path: Path) -> None:
+    for rank, trace in enumerate(slow_on(2, 4)):
+        trace.write(tmp_path / f"rank{rank}" / "t.json")
+    results = parsed(tmp_path)
+    overall = {row.kind: row for row in results.kernel_kinds if row.rank is None}
+    assert set(overall) == {"gemm", "elementwise", "memory"}
+    assert (overall["gemm"].names, overall["gemm"].calls, overall["gemm"].slowest_rank) == (1, 24, 2)
+    assert (overall["gemm"].min_total_us, overall["gemm"].max_total_us) == (6.0, 6 * 4.002)
+    assert sum(row.share or 0 for row in overall.values()) == pytest.approx(1)
+    assert sum(row.total_us for row in results.kernel_kinds if row.kind == "gemm" and row.rank is not None) == (
+        pytest.approx(overall["gemm"].total_us)
+    )
+    custom = parsed(tmp_path, options={"kernel_categories": {"mine": ["fused_add"]}})
+    assert "mine" in {row.kind for row in custom.kernel_kinds}
+    assert {row.kind for row in custom.top_kernels if row.name.startswith("triton")} == {"mine"}
+
+
+def test_ranks_unlike_their_peers_are_named(tmp_path: Path) -> None:
+    for rank in range(4):
+        trace = healthy(rank, 4)
+        for index in range(40 if rank != 3 else 4):
+            trace.kernel(2_000_000 + index * 10_000, 9_000)
+        trace.write(tmp_path / f"rank{rank}" / "t.json")
+    warnings = {note.code: note for note in parsed(tmp_path).warnings}
+    assert warnings["events_differ_from_peers"].rank == 3
+    assert "8, 82% below the ranks' median of 44" in warnings["events_differ_from_peers"].message
+    assert "busy_differs_from_peers" not in warnings or warnings["busy_differs_from_peers"].rank == 3
+
+
+def test_work_outside_steps(tmp_path: Path) -> None:
+    healthy().kernel(2_500_000, 50_000).write(tmp_path / "rank0.json")
+    Trace(rank=1).kernel(0, 10).write(tmp_path / "rank1.json")
+    rows = parsed(tmp_path).per_rank
+    assert rows[0].outside_steps_us is not None and rows[1].outside_steps_us is None
+    assert rows[0].outside_steps_us.model_dump() == {
+        "total": 550.0,
+        "busy": 50.0,
+        "idle": 500.0,
+        "computation": 50.0,
+        "communication": 0.0,
+        "exposed_communication": 0.0,
+        "memcpy": 0.0,
+        "exposed_memcpy": 0.0,
+    }
