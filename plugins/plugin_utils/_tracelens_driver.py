@@ -195,9 +195,9 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Entry point."""
-    here = Path(__file__).absolute().parent
+    here = Path(__file__).resolve().parent
     # The folder of a script comes first on the path; its files are not for others to import.
-    sys.path[:] = [folder for folder in sys.path if Path(folder).absolute() != here]
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != here]
     parser = argparse.ArgumentParser(description="Run AMD TraceLens.")
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("probe")
