@@ -24,6 +24,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils import _results, 
 from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     Collective,
+    Comparison,
     Kernel,
     RankResult,
     Results,
@@ -290,6 +291,22 @@ class View:
         """The checks, those that keep the verdict from C(passed) first."""
         order = ("fail", "not_measured", "pass", "not_applicable")
         return sorted(self.verdict.checks, key=lambda check: order.index(check.status)) if self.verdict else []
+
+    @property
+    def compared(self) -> list[Comparison]:
+        """For each length of the timeline, the rank where TraceLens and this engine are farthest apart."""
+        farthest: dict[str, Comparison] = {}
+        for one in self.results.tracelens.comparison if self.results and self.results.tracelens else ():
+            known = farthest.get(one.metric)
+            if known is None or abs(one.difference_us) > abs(known.difference_us):
+                farthest[one.metric] = one
+        return list(farthest.values())
+
+    @property
+    def compared_ranks(self) -> int:
+        """How many ranks TraceLens measured."""
+        lens = self.results.tracelens if self.results else None
+        return len({one.rank for one in lens.comparison}) if lens else 0
 
     @property
     def conspicuous(self) -> list[RankRow]:
@@ -738,11 +755,26 @@ def list_files(run_dir: Path, written: Iterable[str] = ()) -> list[File]:
     logs = run_dir / "logs"
     for path in sorted(logs.glob("*.log")) if logs.is_dir() else ():
         files.append(File(f"logs/{path.name}", f"logs/{quote(path.name, safe='')}", f"output of {path.stem}"))
-    if (run_dir / "tracelens").is_dir():
-        files.append(File("tracelens/", "tracelens/", "the workbooks of AMD TraceLens"))
+    files += _tracelens_files(run_dir / "tracelens")
     if (run_dir / "traces").is_dir():
         files.append(File("traces/", "traces/", "the traces of all ranks"))
     return files
+
+
+def _tracelens_files(folder: Path) -> list[File]:
+    """Its workbooks, the one over all ranks first, and the folder with its logs."""
+    if not folder.is_dir():
+        return []
+    ordered = sorted(
+        folder.glob("*.xlsx"),
+        key=lambda path: (path.name.startswith("rank"), [int(number) for number in re.findall(r"[0-9]+", path.name)]),
+    )
+    files = []
+    for path in ordered:
+        of = re.match(r"rank([0-9]+)", path.name)
+        what = f"rank {of.group(1)}" if of else "the collectives of all ranks"
+        files.append(File(f"tracelens/{path.name}", f"tracelens/{quote(path.name, safe='')}", f"AMD TraceLens: {what}"))
+    return [*files, File("tracelens/", "tracelens/", "AMD TraceLens: all it wrote, with its logs")]
 
 
 def _failure(given: Any, files: Sequence[File]) -> Failure | None:

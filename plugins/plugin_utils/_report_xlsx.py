@@ -194,6 +194,31 @@ def _sheets(view: View) -> Iterator[Sheet]:
         ],
         _kernels(view),
     )
+    if view.results is not None and view.results.tracelens is not None:
+        yield Sheet(
+            "TraceLens",
+            [
+                Column("rank", INTEGER, 7),
+                Column("length", width=24),
+                Column("here (us)", "0.0000"),
+                Column("TraceLens (us)", "0.0000"),
+                Column("difference (us)", "0.0000"),
+                Column("tolerance (us)", "0.0000"),
+                Column("agrees", width=9),
+            ],
+            (
+                (
+                    one.rank,
+                    one.metric.replace("_", " "),
+                    one.ours_us,
+                    one.theirs_us,
+                    one.difference_us,
+                    one.tolerance_us,
+                    "yes" if one.agrees else "no",
+                )
+                for one in view.results.tracelens.comparison
+            ),
+        )
     yield Sheet(
         "warnings",
         [Column("kind", width=10), Column("code", width=28), Column("where", width=40), Column("message", width=110)],
