@@ -5,31 +5,56 @@
 
 from __future__ import annotations
 
-import re
+import os
+import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-from ansible_collections.aorta.automation.plugins.plugin_utils._files import sha256_file
+from ansible_collections.aorta.automation.plugins.module_utils._trace_find import rank_of
+from ansible_collections.aorta.automation.plugins.plugin_utils import _transfer
 
-RANK_IN_PATH = re.compile(r"rank[ \[_-]?(\d+)", re.IGNORECASE)
-
-
-def rank_of(name: str) -> int | None:
-    """The rank that a trace's relative path tells, from the file name first, then from its folders."""
-    for part in reversed(PurePosixPath(name).parts):
-        match = RANK_IN_PATH.search(part)
-        if match:
-            return int(match[1])
-    return None
+PROGRESS_SECONDS = 5
 
 
 def is_safe(name: str) -> bool:
     """Whether a relative path that a host has sent stays below the directory it is joined to."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not name.startswith("/") and ".." not in parts and name.isprintable() and "\\" not in name
+
+
+class Progress:
+    """Prints how far the files of one host have come: at each end of a file, and every few seconds."""
+
+    def __init__(self, show: Callable[[str], None], host: str, files: int, total: int) -> None:
+        self.show, self.host, self.files, self.total = show, host, files, total
+        self.done = self.arrived = 0
+        self.started = self.shown = time.monotonic()
+        self.parent = os.getppid()
+
+    def __call__(self, count: int) -> None:
+        if os.getppid() != self.parent:
+            raise _transfer.TransferError("ansible-playbook is gone")  # workers outlive it
+        self.arrived += count
+        if time.monotonic() - self.shown >= PROGRESS_SECONDS:
+            self.say()
+
+    def end_file(self) -> None:
+        self.done += 1
+        if self.done == self.files or time.monotonic() - self.shown >= 1:
+            self.say()
+
+    def say(self) -> None:
+        self.shown = time.monotonic()
+        rate = self.arrived / 1e6 / max(self.shown - self.started, 1e-3)
+        arrived, total = self.arrived / 1e6, self.total / 1e6
+        self.show(
+            f"[{self.host}] gathered {self.done} of {self.files} files, "
+            f"{arrived:.1f} of {total:.1f} MB, {rate:.0f} MB/s"
+        )
 
 
 class ActionModule(ActionBase):
@@ -47,79 +72,67 @@ class ActionModule(ActionBase):
                 "dest": {"type": "path", "required": True},
                 "ranks": {"type": "list", "elements": "int", "required": True},
                 "allow_missing": {"type": "bool", "default": False},
-                "retries": {"type": "int", "default": 3},
+                "grace": {"type": "int", "default": 60},
             }
         )
         host = str(task_vars["inventory_hostname"])
+        ranks = [int(rank) for rank in args["ranks"]]
+        started = time.monotonic()
         packed = self._execute_module(
             module_name="aorta.automation.trace_pack",
-            module_args={"source": args["source"], "dest": args["pack_dir"]},
+            module_args={"source": args["source"], "dest": args["pack_dir"], "ranks": ranks},
             task_vars=task_vars,
         )
-        if packed.get("failed"):
+        if packed.get("failed") or packed.get("unreachable"):
             result.update(packed, failed=True)
             return result
-        ranks = [int(rank) for rank in args["ranks"]]
+        files = packed["files"]
+        total, raw = (sum(int(file[key]) for file in files) for key in ("bytes", "raw_bytes"))
+        if files:
+            self._display.display(
+                f"[{host}] packed {len(files)} traces, {raw / 1e6:.1f} MB to {total / 1e6:.1f} MB, "
+                f"in {time.monotonic() - started:.1f} s"
+            )
+        progress = Progress(self._display.display, host, len(files), total)
         traces, problems = [], []
-        for file in packed["files"]:
-            name, rank = str(file["name"]), rank_of(str(file["name"]))
+        for file in files:
+            name = str(file["name"])
             if not is_safe(name):
                 problems.append(f"refused a trace whose path leaves its directory: {name!r}")
-            elif rank is not None and rank not in ranks:
-                problems.append(f"holds a trace of rank {rank}, which it has not run: {name}")
+                continue
+            size, sha256 = int(file["bytes"]), str(file["sha256"])
+            target = Path(str(args["dest"])) / name
+            try:
+                _transfer.fetch(
+                    self._shell,
+                    str(file["path"]),
+                    target,
+                    size,
+                    sha256,
+                    progress,
+                    grace=int(args["grace"]),
+                    sudo=bool(self._play_context.become),
+                )
+            except _transfer.TransferError as exc:
+                problems.append(f"could not gather {name}: {exc}")
+            except OSError as exc:
+                problems.append(f"could not gather {name}: the head node can't write {target}: {exc.strerror or exc}")
             else:
-                trouble = self._fetch(host, file, Path(args["dest"]) / name, int(args["retries"]))
-                if trouble:
-                    problems.append(trouble)
-                else:
-                    traces.append(
-                        {
-                            "rank": rank,
-                            "host": host,
-                            "file": name,
-                            "bytes": int(file["bytes"]),
-                            "sha256": str(file["sha256"]),
-                        }
-                    )
+                progress.end_file()
+                traces.append({"rank": rank_of(name), "host": host, "file": name, "bytes": size, "sha256": sha256})
         missing = sorted(set(ranks) - {trace["rank"] for trace in traces})
         if missing and not args["allow_missing"]:
-            listed = ", ".join(map(str, missing))
-            problems.append(f"rank {listed} left no trace in {args['source']}")
+            others = packed["other_ranks"]
+            note = f" (there are traces of rank {', '.join(map(str, others))})" if others else ""
+            problems.append(f"rank {', '.join(map(str, missing))} left no trace in {args['source']}{note}")
         result.update(changed=bool(traces), traces=traces, problems=problems)
         return result
 
-    def _fetch(self, host: str, file: dict[str, Any], target: Path, retries: int) -> str | None:
-        """Transfer one file and verify it. Returns what is wrong, None when it is there and right."""
-        size, wanted = int(file["bytes"]), str(file["sha256"])
-        if target.is_file() and target.stat().st_size == size and sha256_file(target) == wanted:
-            return None
-        part = target.with_name(f".{target.name}.part")
-        trouble = ""
-        for attempt in range(retries + 1):
-            started = time.monotonic()
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                self._connection.fetch_file(str(file["path"]), str(part))
-                got = part.stat().st_size
-                if got != size:
-                    trouble = f"{got} of {size} bytes arrived"
-                elif sha256_file(part) != wanted:
-                    trouble = "the SHA-256 of what arrived differs"
-                else:
-                    part.replace(target)
-                    seconds = time.monotonic() - started
-                    megabytes = size / 1e6
-                    rate = megabytes / max(seconds, 1e-3)
-                    self._display.display(f"[{host}] gathered {file['name']} {megabytes:.1f} MB, {rate:.0f} MB/s")
-                    return None
-            except AnsibleConnectionFailure as exc:
-                trouble = f"the connection broke off: {exc}"
-                time.sleep(min(2**attempt, 10))
-                self._connection.reset()
-            except (AnsibleError, OSError) as exc:
-                trouble = str(exc)
-                if isinstance(exc, OSError):
-                    break  # the head node's own disk: another try does not help
-            finally:
-                part.unlink(missing_ok=True)
-        return f"could not gather {file['name']}: {' '.join(trouble.split())}"
+    def _shell(self, command: str) -> tuple[int, bytes, bytes]:
+        """Run a shell command on the host. Raises ConnectionError when that is out of reach."""
+        try:
+            code, out, err = self._connection.exec_command(f"/bin/sh -c {shlex.quote(command)}", sudoable=False)
+        except AnsibleConnectionFailure as exc:
+            self._connection.reset()
+            raise ConnectionError(str(exc)) from exc
+        return code, out, err

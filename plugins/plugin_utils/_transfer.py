@@ -9,6 +9,7 @@ arrived is kept under a name that holds the checksum of the whole: a later attem
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shlex
 import time
@@ -53,13 +54,16 @@ def fetch(
     Returns how many bytes were transferred, 0 when the file was there already. Raises TransferError; OSError when it
     can't be written.
     """
-    if target.is_file() and target.stat().st_size == size and sha256_file(target) == sha256:
-        progress(size)
-        return 0
     target.parent.mkdir(parents=True, exist_ok=True)
     part = part_path(target, sha256)
     digest = hashlib.sha256()
     with part.open("a+b") as stream:
+        # The worker of a controller that was killed may still be at it; it notices after its piece, or ends the file
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if target.is_file() and target.stat().st_size == size and sha256_file(target) == sha256:
+            part.unlink(missing_ok=True)
+            progress(size)
+            return 0
         stream.seek(0)
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
             digest.update(piece)
