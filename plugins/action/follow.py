@@ -19,44 +19,68 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.aorta.automation.plugins.plugin_utils import _follow, _manifest
 
-# AWX shows about the first KiB of an event, so lines are printed in pieces of that size
+# AWX shows about the first KiB of an event, and drops from its live view what comes faster than 30 a second
 PRINT_CHARACTERS = 1000
+PRINT_SECONDS = 0.5
+PRINTS_A_TIME = 12
 LINE_CHARACTERS = 400
 ALIVE = "-o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 
 
 class Printer:
-    """Prints lines with the host before them, many in one call, as C(stream) says."""
+    """Prints lines with the host before them as C(stream) says: at once after a pause, then what has come together.
+
+    A print is one event of AWX, so there are at most C(PRINTS_A_TIME) of them every C(PRINT_SECONDS); when more comes
+    than fits into so many of C(PRINT_CHARACTERS), they are longer.
+    """
 
     def __init__(self, display: Any, stream: str, hosts: list[str]) -> None:
         self.display = display
         self.every = 0 if stream == "quiet" else 1 if stream == "all" else int(stream)
         self.width = max(map(len, hosts))
         self.seen: dict[str, int] = {}
+        self.waiting: list[str] = []
+        self.printed = 0.0
 
     def __call__(self, host: str, lines: list[str]) -> None:
         first = self.seen.get(host, 0)
         self.seen[host] = first + len(lines)
-        if not self.every:
-            return
+        if self.every:
+            start = -first % self.every
+            head = f"[{host}]{' ' * (self.width - len(host))} "
+            self.waiting += [head + printable(line) for line in lines[start :: self.every]]
+            self.tick()
+
+    def tick(self) -> None:
+        """Print what waits, if the last print is long enough ago."""
+        if self.waiting and time.monotonic() - self.printed >= PRINT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Print what waits."""
+        # no print is shorter than its size less one line
+        size = max(
+            PRINT_CHARACTERS, sum(map(len, self.waiting)) // PRINTS_A_TIME + max(map(len, self.waiting), default=0)
+        )
         block: list[str] = []
-        size = 0
-        for number, line in enumerate(lines, first):
-            if number % self.every:
-                continue
-            text = f"[{host}]{' ' * (self.width - len(host))} {printable(line)}"
-            if block and size + len(text) > PRINT_CHARACTERS:
+        room = size
+        for text in self.waiting:
+            if block and len(text) > room:
                 self.display.display("\n".join(block))
-                block, size = [], 0
+                block, room = [], size
             block.append(text)
-            size += len(text)
+            room -= len(text)
         if block:
             self.display.display("\n".join(block))
+        self.waiting = []
+        self.printed = time.monotonic()
 
 
 def printable(line: str) -> str:
     """A line without what could play tricks with a terminal; a very long one is cut, with a note."""
     line = line.rpartition("\r")[2]  # progress bars redraw their line
+    if len(line) <= LINE_CHARACTERS and line.isprintable():
+        return line
     text = "".join(c if c.isprintable() or c == "\t" else "�" for c in line[:LINE_CHARACTERS])
     return text if len(line) <= LINE_CHARACTERS else f"{text} … ({len(line)} characters, all in the log file)"
 
@@ -93,6 +117,7 @@ class ActionModule(ActionBase):
         if not targets:
             raise AnsibleActionFail("follow: no hosts were given")
         run_dir, step, started = Path(str(args["run_dir"])), str(args["step"]), time.monotonic()
+        printer = Printer(self._display, str(args["stream"]), [t.name for t in targets])
         stop = _Interrupt()
         try:
             hosts = _follow.follow(
@@ -102,8 +127,9 @@ class ActionModule(ActionBase):
                 timeout=int(args["timeout"]),
                 grace=int(args["unreachable_grace"]),
                 interval=float(args["interval"]),
-                emit=Printer(self._display, str(args["stream"]), [t.name for t in targets]),
+                emit=printer,
                 interrupted=stop.reason,
+                tick=printer.tick,
             )
         except _follow.StepFailed as exc:
             failure = exc.failure
@@ -122,8 +148,10 @@ class ActionModule(ActionBase):
             )
             shown = "\n".join(f"  | {printable(line)}" for line in _follow.excerpt(failure.log_tail, 12))
             log = run_dir / "logs" / f"{_follow.safe_name(failure.host)}.log"
-            raise AnsibleActionFail(f"{failure.message}\n{shown}\n  (the whole log: {log})") from None
+            result.update(failed=True, msg=f"{failure.message}\n{shown}\n  (the whole log: {log})", lost=failure.lost)
+            return result
         finally:
+            printer.flush()
             stop.restore()
         result.update(hosts=hosts, seconds=round(time.monotonic() - started, 1))
         return result
@@ -143,8 +171,10 @@ class ActionModule(ActionBase):
         options = {key: variables[key] for key in wanted if key in variables}
         if name.rpartition(".")[2] == "ssh":
             # A host that freezes must not hold the follower for ever, whatever ansible.cfg is in force.
-            extra = " ".join(filter(None, [str(options.get("ansible_ssh_extra_args", "")), ALIVE]))
+            extra = str(options.get("ansible_ssh_extra_args", ""))
+            extra = extra if "ServerAlive" in extra else f"{extra} {ALIVE}".strip()
             options["ansible_ssh_extra_args"] = extra
+            options["ansible_ssh_retries"] = 0  # the follower itself tries again, and knows for how long
         connection.set_options(var_options=options)
 
         def shell(command: str) -> tuple[int, bytes, bytes]:

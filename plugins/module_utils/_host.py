@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import socket
+import time
 from typing import Any
 
 LABEL = "org.aorta.automation"
 STATE_FILE = "state.json"
 LOG_FILE = "log"
 HEARTBEAT_FILE = "heartbeat"
-# A run whose follower has not been heard of for this long has no controller any more.
+# A step whose follower has not been heard of for this long has no controller any more.
 STALE_AFTER_SECONDS = 90
+# Between the steps (pulling an image, gathering traces) signs of life are rarer.
+CLAIM_STALE_AFTER_SECONDS = 900
 
 
 def default_work_dir() -> str:
@@ -57,3 +62,24 @@ def seconds_since(path: str, now: float) -> float | None:
         return now - os.stat(path).st_mtime
     except OSError:
         return None
+
+
+def claim_path(work_dir: str) -> str:
+    """The link that says which run has this host; with the host's name, for hosts may share the directory."""
+    return os.path.join(work_dir, "claim-" + socket.gethostname())
+
+
+def claimed_by(work_dir: str) -> str:
+    """The run that has this host, empty when none has."""
+    try:
+        return os.readlink(claim_path(work_dir))
+    except OSError:
+        return ""
+
+
+def last_sign_of_life(work_dir: str, run_id: str) -> float | None:
+    """Seconds since anything was heard of a run on this host, None when it has no files here."""
+    node = os.path.join(glob.escape(os.path.join(work_dir, run_id)) + "-node*")
+    found = glob.glob(os.path.join(node, HEARTBEAT_FILE)) + glob.glob(os.path.join(node, "steps", "*", HEARTBEAT_FILE))
+    ages = [age for age in (seconds_since(path, time.time()) for path in found) if age is not None]
+    return min(ages, default=None)

@@ -99,4 +99,9 @@ seconds:
   description: How long it was followed.
   type: float
   returned: success
+lost:
+  description: Hosts where the step could not be stopped.
+  type: list
+  elements: str
+  returned: failure
 """

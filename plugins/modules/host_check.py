@@ -10,10 +10,32 @@ short_description: Check that a host can run a benchmark step, and say what to d
 version_added: 0.1.0
 description:
   - Looks at everything that a step needs on its host and returns all problems at once, each with a remedy.
-  - Changes nothing. Needs only Python's standard library, so that it can report that C(requests) is missing.
+  - Changes nothing, except that with O(claim) a host without problems is claimed for the run.
+  - Needs only Python's standard library, so that it can report that C(requests) is missing.
 author:
   - The aorta.automation maintainers (@aorta-automation)
 options:
+  node_rank:
+    description: Rank of the host among the hosts of the run.
+    type: int
+    default: 0
+  claim:
+    description:
+      - Whether to claim the host for the run when nothing is wrong. Another run that has a valid claim is a problem;
+        the claim of one that is over is taken over.
+    type: bool
+    default: false
+  dead_runs:
+    description: Runs that are known to be over, whatever signs of life they have left.
+    type: list
+    elements: str
+    default: []
+  socket_interfaces:
+    description:
+      - Variables that choose network interfaces, such as C(NCCL_SOCKET_IFNAME) and C(GLOO_SOCKET_IFNAME), with their
+        values. An interface that this host lacks is a problem.
+    type: dict
+    default: {}
   runtime:
     description: How steps run. V(process) needs no container engine.
     type: str
@@ -74,7 +96,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Changes nothing in any mode.
+    description: Looks as always, and claims nothing.
   diff_mode:
     support: none
     description: Changes nothing.
@@ -150,11 +172,18 @@ host:
       description: Free space for traces.
       type: int
     leftovers:
-      description: Names of containers, or ids of runs with processes, that dead runs of ours have left.
+      description: Runs of ours that are over and have left containers, processes or files here.
       type: list
       elements: str
+    steps:
+      description: Steps of this very run that exist here already, with the id of the container (empty without one).
+      type: dict
+    claimed:
+      description: Whether the host is claimed for the run.
+      type: bool
 """
 
+import contextlib
 import fcntl
 import glob
 import http.client
@@ -172,6 +201,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.aorta.automation.plugins.module_utils import _host
 
 SIOCGIFADDR = 0x8915
+STEP_STALE = _host.STALE_AFTER_SECONDS
 
 
 class EngineConnection(http.client.HTTPConnection):
@@ -208,6 +238,8 @@ class Check:
             "image_digest": None,
             "free_bytes": None,
             "leftovers": [],
+            "steps": {},
+            "claimed": False,
         }
 
     def problem(self, check: str, message: str, remedy: str) -> None:
@@ -218,11 +250,15 @@ class Check:
         self.benchmark()
         self.gpus()
         self.interface()
+        self.socket_interfaces()
         self.processes()
         if self.params["runtime"] == "docker":
             self.devices()
             self.requests()
             self.engine()
+        if self.host["steps"]:  # its own traces may be what fills the disk
+            self.problems = [problem for problem in self.problems if problem["check"] != "disk"]
+        self.claim()
 
     def disk(self) -> None:
         path = self.host["work_dir"]
@@ -302,6 +338,16 @@ class Check:
                 if found == local:
                     self.host["interface"] = name
                     return
+
+    def socket_interfaces(self) -> None:
+        present = [name for _index, name in socket.if_nameindex()]
+        for variable, pattern in self.params["socket_interfaces"].items():
+            if not any_matches(str(pattern), present, exact=variable.startswith("GLOO")):
+                self.problem(
+                    "interface",
+                    "%s=%s fits no network interface of this host (%s)" % (variable, pattern, ", ".join(present)),
+                    "correct it in aorta_environment, or leave it out: it follows from the rendezvous address",
+                )
 
     def devices(self) -> None:
         gids: set[int] = set()
@@ -405,8 +451,6 @@ class Check:
             labels = item.get("Labels") or {}
             owner = labels.get(_host.LABEL + ".run_id")
             wanted = [name for name in names if name in self.params["container_names"]]
-            if owner == self.params["run_id"]:
-                continue
             if owner is None:
                 if wanted and not self.params["replace_foreign"]:
                     self.problem(
@@ -415,40 +459,92 @@ class Check:
                         % (wanted[0], item.get("Image"), item.get("Status")),
                         "remove or rename it, set aorta_docker.container_name, or set aorta_replace_foreign: true",
                     )
-                continue
-            age = _host.seconds_since(labels.get(_host.LABEL + ".heartbeat", ""), time.time())
-            over = item.get("State") != "running" or age is None or age > _host.STALE_AFTER_SECONDS
-            if over:
-                self.host["leftovers"] += names[:1]
+            elif owner == self.params["run_id"]:
+                if labels.get(_host.LABEL + ".node_rank") == str(self.params["node_rank"]):
+                    self.host["steps"][labels.get(_host.LABEL + ".step")] = item["Id"]
+            elif item.get("State") in ("running", "paused"):
+                age = _host.seconds_since(labels.get(_host.LABEL + ".heartbeat", ""), time.time())
+                self.other_run(owner, "container %s" % ", ".join(names), age is not None and age <= STEP_STALE)
             else:
-                self.problem(
-                    "busy",
-                    "run %s is going on here (container %s)" % (owner, ", ".join(names)),
-                    "wait for it, or stop it with playbooks/teardown.yml -e aorta_run_id=%s" % owner,
-                )
+                self.other_run(owner, "container %s" % ", ".join(names), self.has_claim(owner))
 
     def processes(self) -> None:
         """Steps of the process runtime that other runs have left or still run."""
         if self.params["runtime"] != "process":
             return
-        for path in glob.glob(os.path.join(self.host["work_dir"], "*", "steps", "*", _host.STATE_FILE)):
+        own = _host.node_dir_name(self.params["run_id"], self.params["node_rank"])
+        for path in glob.glob(os.path.join(glob.escape(self.host["work_dir"]), "*", "steps", "*", _host.STATE_FILE)):
+            node_dir, step = path.split(os.sep)[-4], path.split(os.sep)[-2]
             try:
                 with open(path) as stream:
                     state = json.load(stream)
             except (OSError, ValueError):
                 continue
-            owner = _host.run_id_of(path.split(os.sep)[-4])
-            if owner == self.params["run_id"] or not _host.is_alive(state):
-                continue
-            age = _host.seconds_since(os.path.join(os.path.dirname(path), _host.HEARTBEAT_FILE), time.time())
-            if age is not None and age <= _host.STALE_AFTER_SECONDS:
-                self.problem(
-                    "busy",
-                    "run %s is going on here (process %d)" % (owner, state["pid"]),
-                    "wait for it, or stop it with playbooks/teardown.yml -e aorta_run_id=%s" % owner,
-                )
-            else:
+            owner = _host.run_id_of(node_dir)
+            if node_dir == own:
+                self.host["steps"][step] = ""
+            elif owner and owner != self.params["run_id"] and _host.is_alive(state):
+                age = _host.seconds_since(os.path.join(os.path.dirname(path), _host.HEARTBEAT_FILE), time.time())
+                self.other_run(owner, "process %d" % state["pid"], age is not None and age <= STEP_STALE)
+
+    def other_run(self, owner: str, what: str, alive: bool) -> None:
+        """Note another run of ours: in the way while it goes on, a leftover when it is over."""
+        if not alive or owner in self.params["dead_runs"]:
+            if owner not in self.host["leftovers"]:
                 self.host["leftovers"].append(owner)
+            return
+        self.problem(
+            "busy",
+            "run %s is going on here (%s)" % (owner, what),
+            "wait for it, or stop it with playbooks/teardown.yml -e aorta_run_id=%s" % owner,
+        )
+
+    def has_claim(self, owner: str) -> bool:
+        """Whether a run has this host and was heard of lately."""
+        if _host.claimed_by(self.host["work_dir"]) != owner:
+            return False
+        age = _host.last_sign_of_life(self.host["work_dir"], owner)
+        return age is not None and age <= _host.CLAIM_STALE_AFTER_SECONDS
+
+    def claim(self) -> None:
+        """Take the host for this run, where it is free and nothing is wrong."""
+        work_dir, run_id = self.host["work_dir"], self.params["run_id"]
+        owner = _host.claimed_by(work_dir)
+        if owner and owner != run_id and not any(problem["check"] == "busy" for problem in self.problems):
+            self.other_run(owner, "it has claimed the host", self.has_claim(owner))
+        if self.problems or not self.params["claim"]:
+            return
+        path = _host.claim_path(work_dir)
+        node_dir = os.path.join(work_dir, _host.node_dir_name(run_id, self.params["node_rank"]))
+        os.makedirs(node_dir, exist_ok=True)
+        with open(os.path.join(node_dir, _host.HEARTBEAT_FILE), "w"):
+            pass
+        if owner and owner != run_id:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        try:
+            os.symlink(run_id, path)
+        except FileExistsError:
+            owner = _host.claimed_by(work_dir)
+            if owner != run_id:
+                self.other_run(owner, "it has claimed the host this very moment", True)
+                return
+        self.host["claimed"] = True
+
+
+def any_matches(pattern: str, present: list[str], exact: bool) -> bool:
+    """Whether an interface fits: Gloo wants one name; NCCL takes a list of prefixes, C(=) exact names, C(^) all but."""
+    if exact:
+        return pattern in present
+    invert, names = pattern.startswith("^"), pattern.lstrip("^")
+    equal, names = names.startswith("="), names.lstrip("=")
+    for name in present:
+        if invert and name == "lo":
+            continue
+        hit = any(name == item if equal else name.startswith(item) for item in filter(None, names.split(",")))
+        if hit != invert:
+            return True
+    return False
 
 
 def main() -> None:
@@ -456,6 +552,10 @@ def main() -> None:
         argument_spec={
             "runtime": {"type": "str", "choices": ["docker", "process"], "required": True},
             "run_id": {"type": "str", "required": True},
+            "node_rank": {"type": "int", "default": 0},
+            "claim": {"type": "bool", "default": False},
+            "dead_runs": {"type": "list", "elements": "str", "default": []},
+            "socket_interfaces": {"type": "dict", "default": {}},
             "work_dir": {"type": "path"},
             "min_free_gb": {"type": "float", "default": 0},
             "benchmark_path": {"type": "path"},
@@ -471,9 +571,14 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if module.check_mode:
+        module.params["claim"] = False
     check = Check(module.params)
-    check.all()
-    module.exit_json(changed=False, problems=check.problems, host=check.host)
+    try:
+        check.all()
+    except OSError as exc:
+        module.fail_json(msg="can't look at the host: %s" % exc)
+    module.exit_json(changed=check.host["claimed"], problems=check.problems, host=check.host)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,16 @@ options:
       - V(check) judges O(results) and leaves the phase open.
       - V(end) judges O(results), then notes the end.
       - V(fail) records a failure that was caught elsewhere, unless one is recorded already.
+      - V(outcome) only says whether the run has failed by now.
     type: str
-    choices: [begin, check, end, fail]
+    choices: [begin, check, end, fail, outcome]
     required: true
+  first:
+    description:
+      - With O(state=begin), whether this is the first phase of the run. What an earlier attempt at the same run has
+        left open is closed then, its failure is forgotten, and the controller is noted.
+    type: bool
+    default: false
   results:
     description:
       - Name of the variable that a task has registered on each host.
@@ -81,4 +88,18 @@ seconds:
   description: With O(state=end), how long the phase took.
   type: float
   returned: when the phase ended
+dead_runs:
+  description: Runs beside this one whose controller was a process of this machine that is gone.
+  type: list
+  elements: str
+  returned: with O(first=true)
+steps:
+  description: Steps of the run that every host has already (C(host.steps) of the results).
+  type: list
+  elements: str
+  returned: when results were judged
+failed_run:
+  description: Whether a failure is recorded.
+  type: bool
+  returned: with O(state=outcome)
 """

@@ -90,6 +90,11 @@ step:
     exit_code:
       description: Exit code, minus the signal's number when a signal ended it, null while it runs.
       type: int
+left:
+  description: Directories that could not be removed, for files in them belong to another user.
+  type: list
+  elements: str
+  returned: with O(state=absent)
 """
 
 import contextlib
@@ -213,10 +218,14 @@ def start(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     return {"status": "absent"}, False
 
 
-def stop(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """End the steps of the nodes that are meant, and remove their files where that is asked for."""
+def stop(params: dict[str, Any]) -> tuple[dict[str, Any], bool, list[str]]:
+    """End the steps of the nodes that are meant, give up their claim, remove their files where that is asked for.
+
+    Returns the state of the last step, whether anything was changed, and the directories that could not be removed.
+    """
     step: dict[str, Any] = {"status": "absent"}
     changed = False
+    left = []
     work_dir = params["directory"] or _host.default_work_dir()
     for name in sorted(os.listdir(work_dir)) if os.path.isdir(work_dir) else []:
         run_id = _host.run_id_of(name)
@@ -231,12 +240,20 @@ def stop(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
                 end_group(step["pid"], params["grace"])
                 changed = True
         if params["remove"]:
-            shutil.rmtree(node_dir)
+            # other hosts may remove theirs from a shared directory at the same time
+            shutil.rmtree(node_dir, ignore_errors=True)
+            changed = True
+            if os.path.lexists(node_dir):
+                left.append(node_dir)
+    owner = _host.claimed_by(work_dir)
+    if owner and params["run_id"] in ("", owner):
+        with contextlib.suppress(OSError):
+            os.unlink(_host.claim_path(work_dir))
             changed = True
     if params["remove"] and os.path.isdir(work_dir) and not os.listdir(work_dir):
         with contextlib.suppress(OSError):  # another node of this machine was quicker, or has just begun
             os.rmdir(work_dir)
-    return step, changed
+    return step, changed, left
 
 
 def main() -> None:
@@ -257,10 +274,13 @@ def main() -> None:
         supports_check_mode=False,
     )
     try:
-        step, changed = (start if module.params["state"] == "started" else stop)(module.params)
+        if module.params["state"] == "absent":
+            step, changed, left = stop(module.params)
+            module.exit_json(changed=changed, step=step, left=left)
+        step, changed = start(module.params)
     except OSError as exc:
         module.fail_json(msg=str(exc))
-    if module.params["state"] == "started" and step["status"] == "absent":
+    if step["status"] == "absent":
         module.fail_json(msg="the step did not start within 10 s in %s" % module.params["directory"])
     module.exit_json(changed=changed, step=step)
 

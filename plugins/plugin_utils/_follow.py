@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ansible_collections.aorta.automation.plugins.module_utils import _host
+from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json, write_json
 
 Shell = Callable[[str], tuple[int, bytes, bytes]]
 
@@ -29,6 +30,10 @@ PIECE_BYTES = 1 << 20
 TAIL_LINES = 200
 
 ENGINE_PATIENCE_SECONDS = 10
+# A host that has not answered for this long is not waited for when the step is stopped.
+LOST_SECONDS = 5
+STOP_SECONDS = 45
+FULL_DISK_BYTES = 1_000_000
 # torch.distributed.elastic's report: the first failure, then "rank      : 5 (local_rank: 1)"
 ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+)", re.DOTALL)
 # What PyTorch, Gloo and RCCL say in a rank whose peer has gone
@@ -57,6 +62,7 @@ class State:
     error: str = ""
     started: str | None = None
     finished: str | None = None
+    pid: int = 0  # of the container's first process, as the host sees it; 0 when there is none
 
 
 @dataclass
@@ -69,6 +75,7 @@ class Failure:
     exit_code: int | None = None
     rank: int | None = None
     log_tail: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # hosts where the step could not be stopped
 
 
 class StepFailed(Exception):
@@ -98,10 +105,23 @@ def poll_command(target: Target, offset: int) -> str:
     )
 
 
-def stop_command(target: Target) -> str:
-    """A shell command that ends the step on its host."""
+def stop_command(target: Target, pid: int = 0, engine_answers: bool = True) -> str:
+    """A shell command that ends the step on its host.
+
+    Where the engine hangs or is gone, the container's first process C(pid) is ended without it, if that is still
+    a process of this container (its cgroup says so).
+    """
     if target.container is not None:
-        return f"{'sudo -n ' if target.sudo else ''}timeout 40 docker stop -t 10 {shlex.quote(target.container)}"
+        sudo = "sudo -n " if target.sudo else ""
+        by_engine = f"{sudo}timeout 40 docker stop -t 10 {shlex.quote(target.container)}"
+        if not pid:
+            return by_engine
+        by_pid = (
+            f"grep -q {shlex.quote(target.container)} /proc/{pid}/cgroup && {{ {sudo}kill -TERM {pid}; i=0; "
+            f"while [ $i -lt 50 ] && [ -d /proc/{pid} ]; do sleep 0.2; i=$((i+1)); done; {sudo}kill -KILL {pid}; "
+            f"sleep 0.2; [ ! -d /proc/{pid} ]; }}"
+        )
+        return f"{by_engine} || {by_pid}" if engine_answers else by_pid
     # the state file names the process group; the supervisor notes the end (dash's kill knows no "--")
     return (
         f"cd {shlex.quote(target.directory)} && "
@@ -159,19 +179,63 @@ def _container_state(text: str) -> State:
         error=record.get("Error") or "",
         started=record.get("StartedAt"),
         finished=record.get("FinishedAt") if ended else None,
+        pid=int(record.get("Pid") or 0),
     )
+
+
+def disk_command(target: Target) -> str:
+    """A shell command that prints how many bytes are free where the step writes."""
+    return f"df -Pk {shlex.quote(target.directory)} | awk 'NR == 2 {{ print $4 * 1024 }}'"
+
+
+class Position:
+    """Where the output of one step begins in the log of its host, so that another follower can go on with it.
+
+    The log itself says how much of the output it holds: a follower that was killed has nothing else to write down.
+    C(started) tells one start of the step from another.
+    """
+
+    def __init__(self, log_path: Path, step: str) -> None:
+        self.log_path = log_path
+        self.path = log_path.with_name(f".{log_path.stem}.{step}.json")
+        self.started: str | None = None
+        self.begin = 0
+        try:
+            record = read_json(self.path)
+            self.started, self.begin = record["started"], record["begin"]
+        except FileNotFoundError:
+            return
+
+    def at(self, started: str | None) -> int:
+        """How many bytes of the output of the step that began at C(started) the log holds."""
+        size = self.log_path.stat().st_size
+        if self.started is None or started != self.started:
+            self.started, self.begin = started, size
+            write_json(self.path, {"started": started, "begin": size})
+        return size - self.begin
+
+    def last_lines(self) -> tuple[list[bytes], bytes]:
+        """The last complete lines of the step that the log holds, and the line begun after them."""
+        with self.log_path.open("rb") as stream:
+            stream.seek(max(self.begin, stream.seek(0, 2) - PIECE_BYTES))
+            *complete, rest = stream.read().split(b"\n")
+        return complete[-TAIL_LINES:], rest
 
 
 class HostFollower(threading.Thread):
     """Polls one host; hands over complete lines and keeps the log file."""
 
-    def __init__(self, target: Target, log_path: Path, interval: float, lines: queue.Queue[tuple[str, list[str]]]):
+    def __init__(
+        self, target: Target, log_path: Path, step: str, interval: float, lines: queue.Queue[tuple[str, list[str]]]
+    ):
         super().__init__(name=f"follow {target.name}", daemon=True)
         self.target = target
         self.interval = interval
         self.lines = lines
         self.log_path = log_path
+        self.step = step
         self.state = State("unknown")
+        self.engine_answers = True
         self.done = threading.Event()
         self.stop_asked = threading.Event()
         self.last_contact = time.monotonic()
@@ -181,45 +245,67 @@ class HostFollower(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        offset, rest = 0, b""
         try:
             with self.log_path.open("ab") as log:
-                while not self.stop_asked.is_set():
-                    try:
-                        code, out, err = self.target.shell(poll_command(self.target, offset))
-                        if code != 0:
-                            text = err.decode("utf-8", "replace").strip() or f"exit code {code}"
-                            raise OSError(text)
-                        state, size, data = parse_poll(self.target, out)
-                    except OSError as exc:
-                        self.trouble = " ".join(str(exc).split())
-                        self.stop_asked.wait(max(1.0, self.interval))
-                        continue
-                    self.last_contact, self.trouble = time.monotonic(), ""
-                    if data:
-                        log.write(data)
-                        log.flush()
-                        offset += len(data)
-                        *complete, rest = (rest + data).split(b"\n")
-                        self._hand_over(complete)
-                    self.state = state
-                    if state.status in ("exited", "missing") and offset >= size:
-                        break
-                    if offset >= size:
-                        self.stop_asked.wait(self.interval)
-                if rest:
-                    self._hand_over([rest])
+                self._follow(log)
         except Exception as exc:  # a thread has no other way to say that the head node's disk is full
             self.error = exc
         finally:
             self.done.set()
 
+    def _follow(self, log: IO[bytes]) -> None:
+        position: Position | None = None
+        offset, rest = 0, b""
+        while not self.stop_asked.is_set():
+            try:
+                state, size, data = self._poll(offset)
+            except OSError as exc:
+                self.trouble = " ".join(str(exc).split())
+                self.stop_asked.wait(max(1.0, self.interval))
+                continue
+            self.last_contact, self.trouble = time.monotonic(), ""
+            self.engine_answers = True
+            if position is None and state.status != "unknown":
+                position = Position(self.log_path, self.step)
+                offset = position.at(state.started)
+                if offset:  # an earlier follower has written that much
+                    complete, rest = position.last_lines()
+                    self.tail.extend(map(_text, complete))
+                    continue
+            if data:
+                log.write(data)
+                log.flush()
+                offset += len(data)
+                *complete, rest = (rest + data).split(b"\n")
+                self._hand_over(complete)
+            self.state = state
+            if state.status in ("exited", "missing") and offset >= size:
+                break
+            if offset >= size:
+                self.stop_asked.wait(self.interval)
+        if rest:
+            self._hand_over([rest])
+
+    def _poll(self, offset: int) -> tuple[State, int, bytes]:
+        code, out, err = self.target.shell(poll_command(self.target, offset))
+        if code != 0:
+            raise OSError(err.decode("utf-8", "replace").strip() or f"exit code {code}")
+        try:
+            return parse_poll(self.target, out)
+        except OSError:  # the host itself has answered
+            self.engine_answers = False
+            raise
+
     def _hand_over(self, complete: list[bytes]) -> None:
         if complete:
-            texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in complete]
+            texts = [_text(line) for line in complete]
             self.line_count += len(texts)
             self.tail.extend(texts)
             self.lines.put((self.target.name, texts))
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
 def follow(
@@ -231,23 +317,25 @@ def follow(
     interval: float,
     emit: Callable[[str, list[str]], None],
     interrupted: Callable[[], str | None],
+    tick: Callable[[], None] = lambda: None,
 ) -> dict[str, dict[str, Any]]:
     """Follow C(step) on all C(targets) until it has ended on each.
 
-    C(emit(host, lines)) is called in this thread, in the order of arrival. C(interrupted()) returns why
+    C(emit(host, lines)) is called in this thread, in the order of arrival, C(tick()) several times a second. C(interrupted()) returns why
     the run has to stop, or None. C(timeout), C(grace) and C(interval) are in seconds.
     Returns how the step ended, a host each. Raises StepFailed; then the step has been stopped on all hosts.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     lines: queue.Queue[tuple[str, list[str]]] = queue.Queue()
     interval = max(interval, 0.02 * len(targets))
-    followers = [HostFollower(t, log_dir / f"{safe_name(t.name)}.log", interval, lines) for t in targets]
+    followers = [HostFollower(t, log_dir / f"{safe_name(t.name)}.log", step, interval, lines) for t in targets]
     for follower in followers:
         follower.start()
     deadline = time.monotonic() + timeout
     failure: Failure | None = None
     while failure is None and not all(f.done.is_set() for f in followers):
         _drain(lines, emit, wait=0.1)
+        tick()
         failure = _look(followers, step, deadline, timeout, grace, interrupted())
     if failure is None:
         failure = _first_failed(followers, step)
@@ -255,9 +343,14 @@ def follow(
         time.sleep(2 * interval)  # another host may have failed earlier and just not been looked at
         failure = _first_failed(followers, step) or failure
     if failure is not None:
-        _stop_all(targets, followers)
-    for follower in followers:
-        follower.join(timeout=5)
+        if failure.reason == "step_failed":
+            failure.message += _full_disk(next(t for t in targets if t.name == failure.host))
+        failure.lost = _stop_all(followers)
+        if failure.lost:
+            failure.message += (
+                f"; the step could not be stopped on {', '.join(failure.lost)}: its own deadline ends it, "
+                "the next run there or playbooks/teardown.yml removes it"
+            )
     _drain(lines, emit, wait=0)
     if failure is not None:
         raise StepFailed(failure)
@@ -371,23 +464,47 @@ def _explain(state: State) -> str:
     return f"{text}: {state.error}" if state.error else text
 
 
-def _stop_all(targets: list[Target], followers: list[HostFollower]) -> None:
-    """Stop the step on every host where it may still run, on all at the same time."""
-    running = [f.target for f in followers if not f.done.is_set()]
+def _full_disk(target: Target) -> str:
+    """A remark for a failed step whose host has no space left: the step could not say so in its log."""
+    try:
+        code, out, _err = target.shell(disk_command(target))
+        full = code == 0 and int(out) < FULL_DISK_BYTES
+    except (OSError, ValueError):
+        return ""
+    return f"; the disk of {target.directory} is full" if full else ""
 
-    def stop(target: Target) -> None:
+
+def _stop_all(followers: list[HostFollower]) -> list[str]:
+    """Stop the step on every host where it may still run, on all at the same time, and read what it still prints.
+
+    Returns the hosts where that was not possible.
+    """
+    lost = {follower.target.name for follower in followers if not follower.done.is_set()}
+
+    def stop(follower: HostFollower) -> None:
         try:
-            target.shell(stop_command(target))
+            command = stop_command(follower.target, follower.state.pid, follower.engine_answers)
+            code, _out, _err = follower.target.shell(command)
         except OSError:
-            return  # out of reach: the deadline on the host ends it, or the next run's preflight
+            return  # out of reach
+        if code == 0:
+            lost.discard(follower.target.name)
 
-    threads = [threading.Thread(target=stop, args=(target,), daemon=True) for target in running]
-    for thread in threads:
-        thread.start()
-    limit = time.monotonic() + 45
-    for thread in threads:
-        thread.join(timeout=max(0.1, limit - time.monotonic()))
+    now = time.monotonic()
+    begun = []
     for follower in followers:
-        # what was printed until the end is still read, where the host can be reached
-        follower.done.wait(timeout=3)
+        if follower.done.is_set():
+            continue
+        silent = follower.engine_answers and now - follower.last_contact > LOST_SECONDS
+        thread = threading.Thread(target=stop, args=(follower,), daemon=True)
+        thread.start()
+        begun.append((follower, thread, now + (LOST_SECONDS if silent else STOP_SECONDS)))
+    for _follower, thread, limit in begun:
+        thread.join(timeout=max(0, limit - time.monotonic()))
+    limit = time.monotonic() + 3
+    for follower, thread, _limit in begun:
+        if not thread.is_alive() and follower.engine_answers:
+            follower.done.wait(timeout=max(0, limit - time.monotonic()))
+    for follower in followers:
         follower.stop_asked.set()
+    return sorted(lost)

@@ -10,14 +10,17 @@ replaces it whole.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
+import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ansible.release import __version__ as ansible_version
+from ansible_collections.aorta.automation.plugins.module_utils import _host
 from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json, write_json
 
 SCHEMA_VERSION = 1
@@ -69,6 +72,53 @@ def update(run_dir: str | Path, change: Callable[[dict[str, Any]], None]) -> dic
     change(manifest)
     write_json(Path(run_dir) / "manifest.json", manifest)
     return manifest
+
+
+def controller() -> dict[str, Any]:
+    """Which ansible-playbook runs this: its pid and start, and the machine that they are of (null if it can't be told).
+
+    To be called in a worker of Ansible, whose parent is the main process.
+    """
+    pid = os.getppid()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        machine = f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return {"machine": None, "pid": pid, "start_time": None}
+    return {"machine": machine, "pid": pid, "start_time": _host.process_start_time(pid)}
+
+
+def begin_run(manifest: dict[str, Any], of: dict[str, Any]) -> None:
+    """Note the controller C(of) the run; what an earlier attempt at the same run has not ended is closed.
+
+    Raises ValueError while another controller has the run.
+    """
+    other = manifest.get("controller")
+    if other and other != of and other["machine"] == of["machine"] and _lives(other):
+        raise ValueError(f"run {manifest['run_id']} is under the control of process {other['pid']} on this machine")
+    manifest["controller"] = of
+    manifest["failure"] = None
+    for phase in manifest["phases"]:
+        if phase["status"] == "running":
+            phase["status"] = "interrupted"
+
+
+def _lives(of: Mapping[str, Any]) -> bool:
+    return of["machine"] is not None and _host.process_start_time(int(of["pid"])) == of["start_time"]
+
+
+def dead_runs(run_dir: str | Path) -> list[str]:
+    """Runs beside C(run_dir) whose controller was a process of this machine that is gone."""
+    here = controller()["machine"]
+    found = []
+    for path in sorted(Path(run_dir).parent.glob("*/manifest.json"))[-100:] if here else []:
+        try:
+            of = read_json(path).get("controller") or {}
+        except (OSError, ValueError):
+            continue
+        if of.get("machine") == here and not _lives(of):
+            found.append(path.parent.name)
+    return found
 
 
 def begin_phase(manifest: dict[str, Any], name: str) -> None:

@@ -139,7 +139,7 @@ class Rig:
             number: the network is 10.203.<number>.0/24; the first free one by default.
             owner: a pid; when that process is gone, the next ``up`` of any rig removes this one.
             disk, data: sizes of each host's root file system and of /data, as mount(8) takes them.
-            binds: ``SOURCE:TARGET`` directories of the machine to be seen on every host, read-only.
+            binds: ``SOURCE:TARGET[:rw]`` directories of the machine to be seen on every host, read-only by default.
             with_image: start with ``prepare.IMAGE`` in each engine.
 
         Raises:

@@ -66,9 +66,10 @@ else
 fi
 mount --bind "$RIG_DOCKER" var/lib/docker # overlay2 cannot live on an overlay
 for bind in $RIG_BINDS; do
-    mkdir -p "./${bind#*:}"
-    mount --bind "${bind%%:*}" "./${bind#*:}"
-    mount -o remount,bind,ro "./${bind#*:}"
+    IFS=: read -r source target mode <<<"$bind"
+    mkdir -p "./$target"
+    mount --bind "$source" "./$target"
+    [ "$mode" = rw ] || mount -o remount,bind,ro "./$target"
 done
 
 mkdir .old

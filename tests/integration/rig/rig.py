@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     up.add_argument("--subnet", type=int, metavar="N", help="10.203.N.0/24; default: the first free")
     up.add_argument("--disk", default="1g", help="size of a host's root file system (memory)")
     up.add_argument("--data", default="256m", help="size of a host's /data (memory)")
-    up.add_argument("--bind", action="append", default=[], metavar="SOURCE:TARGET", help="read-only on every host")
+    up.add_argument("--bind", action="append", default=[], metavar="SOURCE:TARGET[:rw]", help="seen on every host")
     up.add_argument("--owner", type=int, metavar="PID", help="the rig may be removed once this process is gone")
     down = command("down", "remove the rig and all that belongs to it")
     down.add_argument("--all", action="store_true", help="every rig of this machine")
