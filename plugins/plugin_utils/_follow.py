@@ -38,6 +38,8 @@ FULL_DISK_BYTES = 1_000_000
 ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+)", re.DOTALL)
 # What PyTorch, Gloo and RCCL say in a rank whose peer has gone
 PEER_GONE = re.compile(r"Connection (closed|reset) by (remote )?peer|ncclRemoteError|remote process exited|Broken pipe")
+# For how long a rank that says so waits for the one that was the cause to be known
+CAUSE_SECONDS = 5
 
 
 @dataclass
@@ -340,8 +342,11 @@ def follow(
     if failure is None:
         failure = _first_failed(followers, step)
     elif failure.reason == "step_failed":
-        time.sleep(2 * interval)  # another host may have failed earlier and just not been looked at
-        failure = _first_failed(followers, step) or failure
+        # another host may have failed earlier and just not been looked at
+        limit = time.monotonic() + 2 * interval
+        while time.monotonic() < limit + (CAUSE_SECONDS if _is_consequence(failure.log_tail) else 0):
+            time.sleep(0.1)
+            failure = _first_failed(followers, step) or failure
     if failure is not None:
         if failure.reason == "step_failed":
             failure.message += _full_disk(next(t for t in targets if t.name == failure.host))
