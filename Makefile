@@ -13,7 +13,7 @@ demo = run=demo-$$(date -u +%Y%m%dT%H%M%SZ); $(BIN)/ansible-playbook aorta.yml -
 	status=$$?; cat aorta-runs/$$run/summary.txt 2> /dev/null; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-docker test machine lint unit conformance integration test-torch artifact sanity docs clean
+.PHONY: help demo demo-docker test machine lint unit conformance integration test-cluster test-torch artifact sanity docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -58,7 +58,10 @@ conformance: $(VENV)/.dev ## Real traces and cases with known outcome (skipped w
 	$(PYTEST) tests/conformance -q
 
 integration: $(VENV)/.dev ## Real playbooks, sshd, Docker engines, ansible-runner, a real browser
-	$(PYTEST) tests/integration -q
+	$(PYTEST) tests/integration -q -m "not slow"
+
+test-cluster: $(VENV)/.dev ## The slow ones among the integration tests: every fault of a cluster, large traces
+	$(PYTEST) tests/integration -q -m slow
 
 test-torch: $(VENV)/.dev ## A real distributed PyTorch run on two hosts; installs CPU PyTorch in TORCH_DIR (0.9 GB) once
 	@[ -d $(AORTA_TORCH_DIR)/torch ] || $(BIN)/pip install -q --disable-pip-version-check --target $(AORTA_TORCH_DIR) \

@@ -9,6 +9,7 @@ It knows neither Ansible nor ssh: a host is given as a function that runs a comm
 
 from __future__ import annotations
 
+import hashlib
 import json
 import queue
 import re
@@ -29,7 +30,7 @@ Shell = Callable[[str], tuple[int, bytes, bytes]]
 PIECE_BYTES = 1 << 20
 TAIL_LINES = 200
 
-ENGINE_PATIENCE_SECONDS = 10
+ENGINE_PATIENCE_SECONDS = 5
 # A host that has not answered for this long is not waited for when the step is stopped.
 LOST_SECONDS = 5
 STOP_SECONDS = 45
@@ -371,8 +372,9 @@ def follow(
 
 
 def safe_name(host: str) -> str:
-    """A host's name as a file name."""
-    return re.sub(r"[^\w.@-]", "_", host).lstrip(".") or "_"
+    """A host's name as a file name; what had to be replaced in it is made up for by a hash, so that none meet."""
+    name = re.sub(r"[^\w.@-]", "_", host).lstrip(".")[:100]
+    return name if name == host else f"{name}-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
 
 
 def _drain(lines: queue.Queue[tuple[str, list[str]]], emit: Callable[[str, list[str]], None], wait: float) -> None:
@@ -431,7 +433,8 @@ def _first_failed(followers: list[HostFollower], step: str) -> Failure | None:
     rank = int(match[1]) if match else None
     who = f"{host}, rank {rank}" if rank is not None else host
     message = f"{step}: failed first on {who}: {_explain(state)}"
-    return Failure(host, "step_failed", message, exit_code=state.exit_code, rank=rank, log_tail=tail)
+    reason = "deadline" if state.timed_out else "step_failed"
+    return Failure(host, reason, message, exit_code=state.exit_code, rank=rank, log_tail=tail)
 
 
 def _is_consequence(tail: Iterable[str]) -> bool:
@@ -458,7 +461,7 @@ def _explain(state: State) -> str:
     if state.oom:
         return f"exit code {state.exit_code}, killed for lack of memory (OOM)"
     if state.timed_out:
-        return f"exit code {state.exit_code}, its deadline on the host had passed"
+        return f"exit code {state.exit_code}, for its deadline had passed (aorta_timeout_seconds)"
     text = f"exit code {state.exit_code}"
     if state.exit_code == 127:
         text += " (command not found)"

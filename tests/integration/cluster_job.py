@@ -36,7 +36,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.marked = time.monotonic()
+        self.marked = time.time()
         self.is_marked = False
 
     @property
@@ -49,18 +49,17 @@ class Process:
         assert text in self.text, self.text
 
     def mark(self) -> None:
-        """Measure C(seconds) from now on, instead of from the start."""
-        self.marked = time.monotonic()
+        """Note the time, at which the test is about to break something."""
+        self.marked = time.time()
         self.is_marked = True
 
     def end(self, timeout: float = 240) -> int:
-        """Wait for its end; returns the exit status and notes the seconds since the mark."""
+        """Wait for its end; returns the exit status."""
         try:
             code = self.popen.wait(timeout=timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"still running after {timeout} s:\n{self.text}") from None
-        self.seconds = time.monotonic() - self.marked
         return code
 
     def signal(self, number: signal.Signals, group: bool = True) -> None:

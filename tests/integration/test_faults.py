@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A cluster that misbehaves: each fault ends within seconds, names one cause, leaves nothing, loses nothing.
 
-By design a fault is noticed within 20 s; the limit here is wider, for the machine of the tests may be busy.
+Measured from the fault to the end of the phase that it ends, with the stop on all hosts. By design that takes at most
+20 s (where a grace period is granted, 10 s more than it); the limit here is wider, for the tests' machine may be busy.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import contextlib
 import os
 import subprocess
 import time
+from datetime import datetime
 
 import pytest
 from cluster_job import STANDIN, STEP_BEGUN, ClusterJob
 from rig.cluster import Rig
 
 SECONDS = 60
-FROM_THE_START = 120  # with the start of Ansible, the preflight, and the report
 LONG = {"training.max_steps": 300}
 SHORT = {"training.max_steps": 4}
 
@@ -50,7 +51,9 @@ def breaking(job):
 def ended_badly(job, process, reason, *texts):
     """The run failed within seconds for this one cause, which the terminal, the manifest and the report name."""
     assert process.popen.returncode not in (0, None), process.text
-    assert process.seconds < (SECONDS if process.is_marked else FROM_THE_START), process.text
+    failed = next(phase for phase in job.read("manifest.json")["phases"] if phase["status"] == "failed")
+    since = process.marked if process.is_marked else datetime.fromisoformat(failed["started"]).timestamp()
+    assert datetime.fromisoformat(failed["finished"]).timestamp() - since < SECONDS, process.text
     failure = job.failure
     assert failure["reason"] == reason, failure
     for text in texts:
@@ -164,14 +167,15 @@ def test_a_wrong_rendezvous(job, settings, text):
 )
 def test_a_host_is_lost_mid_run(breaking, fault, remedy, cause):
     job = breaking
-    process = job.start(aorta_training_overrides=LONG)
+    engine = fault.startswith("docker")
+    process = job.start(aorta_training_overrides=LONG, aorta_unreachable_grace=15 if engine else 5)
     process.wait_for(STEP_BEGUN)
     process.mark()
     getattr(job.rig, fault)("node1")
     process.end()
     running = job.running()
     assert running["node0"] == []
-    if fault in ("docker_pause", "docker_kill"):
+    if engine:
         assert running["node1"] == []  # ended without the engine
     getattr(job.rig, remedy)("node1")
     failure = ended_badly(job, process, "unreachable", "node1", cause)
@@ -235,19 +239,20 @@ def test_one_rank_of_eight_fails_while_the_others_wait(job):
     ],
 )
 def test_the_container_ends_at_once(job, command, settings, text):
-    process = job.run(aorta_multi_node={"torchrun_command": command}, aorta_docker=settings)
+    process = job.start(aorta_multi_node={"torchrun_command": command}, aorta_docker=settings)
+    process.wait_for("Follow the step")
+    process.mark()
+    process.end()
     ended_badly(job, process, "step_failed", "train: failed first on node", text)
     assert job.remains() == job.clean()
 
 
 def test_the_deadline_passes(job):
     process = job.start(aorta_training_overrides=LONG, aorta_timeout_seconds=6)
-    process.wait_for(STEP_BEGUN)
+    process.wait_for("Follow the step")
     process.mark()
     process.end()
-    assert process.seconds < SECONDS
-    assert job.failure["reason"] in ("deadline", "step_failed")
-    assert "aorta_timeout_seconds" in process.text or "deadline on the host" in process.text
+    ended_badly(job, process, "deadline", "aorta_timeout_seconds")
     assert job.remains() == job.clean()
 
 

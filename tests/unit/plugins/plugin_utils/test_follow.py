@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -113,7 +114,8 @@ def test_the_deadline_also_lives_on_the_host(tmp_path):
     launch(tmp_path / "a", "import time\ntime.sleep(60)", timeout=1)
     with pytest.raises(_follow.StepFailed) as caught:
         watch(tmp_path, ["a"], timeout=30)
-    assert "deadline on the host" in caught.value.failure.message
+    assert caught.value.failure.reason == "deadline"
+    assert "its deadline had passed (aorta_timeout_seconds)" in caught.value.failure.message
 
 
 def test_a_host_that_comes_back_within_the_grace_period_loses_nothing(tmp_path):
@@ -162,6 +164,67 @@ def test_a_command_that_does_not_exist(tmp_path):
     assert "/no/such" in caught.value.failure.log_tail[0]
 
 
+def test_another_follower_goes_on_at_the_right_byte(tmp_path):
+    launch(
+        tmp_path / "a",
+        "import sys, time\nfor i in range(30):\n    sys.stdout.write(f'line {i}')\n    sys.stdout.flush()\n"
+        "    time.sleep(0.05)\n    print(flush=True)",
+    )
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.log").write_text("of a step before\n")
+    target = _follow.Target("a", shell, str(tmp_path / "a"))
+    lines = _follow.queue.Queue()
+    first = _follow.HostFollower(target, tmp_path / "logs" / "a.log", "train", 0.01, lines)
+    first.start()
+    time.sleep(0.6)
+    first.stop_asked.set()
+    first.join()
+    assert 0 < first.line_count < 30
+    result, seen = watch(tmp_path, ["a"])
+    assert (tmp_path / "logs" / "a.log").read_text() == "of a step before\n" + "".join(f"line {i}\n" for i in range(30))
+    assert seen["a"][-1] == "line 29"
+    assert result["a"]["lines"] + first.line_count in (30, 31)  # a line that was cut in two is shown once more
+
+
+def test_a_step_that_was_started_anew_is_read_from_its_beginning(tmp_path):
+    for text in ("one", "two"):
+        launch(tmp_path / "a", f"print('{text}')")
+        _result, seen = watch(tmp_path, ["a"])
+        assert seen["a"] == [text]
+        for file in (tmp_path / "a").iterdir():
+            file.unlink()
+    assert (tmp_path / "logs" / "a.log").read_text() == "one\ntwo\n"
+
+
+def test_a_full_disk_of_the_host_is_named(tmp_path):
+    launch(tmp_path / "a", "import sys\nsys.exit(1)")
+
+    def full(command):
+        return (0, b"4096", b"") if command.startswith("df ") else shell(command)
+
+    with pytest.raises(_follow.StepFailed) as caught:
+        watch(tmp_path, ["a"], shells={"a": full})
+    assert f"the disk of {tmp_path / 'a'} is full" in caught.value.failure.message
+
+
+def test_the_engine_is_not_needed_to_stop_a_container(tmp_path):
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        group = subprocess.run(
+            ["cat", f"/proc/{process.pid}/cgroup"], capture_output=True, check=True, text=True
+        ).stdout
+        target = _follow.Target("a", shell, str(tmp_path), container="no-such-container")
+        assert shell(_follow.stop_command(target, process.pid, engine_answers=False))[0] != 0
+        assert process.poll() is None  # its cgroup is not the container's
+        target.container = group.strip().splitlines()[-1].rpartition(":")[2]
+        command = _follow.stop_command(target, process.pid, engine_answers=False)
+        threading.Timer(0.1, process.wait).start()
+        assert shell(command)[0] == 0
+        assert process.wait(timeout=5) == -15
+    finally:
+        process.kill()
+
+
 def container(text, code=0):
     target = _follow.Target("a", shell, "/d", container="c")
     return _follow.parse_poll(target, f"{code} {text}\n7\nabc".encode())
@@ -198,8 +261,10 @@ def test_an_engine_out_of_reach_is_an_unreachable_host(text, code, expected):
 
 
 def test_hostile_names_stay_inside_the_log_directory():
-    assert _follow.safe_name("../../etc/passwd") == "_.._etc_passwd"
+    assert _follow.safe_name("../../etc/passwd").startswith("_.._etc_passwd-")
     assert "/" not in _follow.safe_name("a/b")
+    assert _follow.safe_name("a/b") != _follow.safe_name("a_b") == "a_b"
+    assert len(_follow.safe_name("x" * 300)) < 120
 
 
 def test_hostile_paths_are_no_commands(tmp_path):
