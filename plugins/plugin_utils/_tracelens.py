@@ -87,10 +87,10 @@ class Outcome:
     collectives: FileOutcome | None
 
 
-def setup_of(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Setup:
+def setup_of(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Setup:
     """From the section C(analysis) of the configuration and the environment variable TRACELENS_PATH."""
     python, timeout = options.get("tracelens_python"), options.get("tracelens_timeout_seconds")
-    path = environ.get("TRACELENS_PATH")
+    path = (os.environ if environ is None else environ).get("TRACELENS_PATH")
     return Setup(
         python=str(python) if python else sys.executable,
         path=str(Path(path).expanduser().absolute()) if path else None,

@@ -35,9 +35,10 @@ from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens import
     publish,
     run_tracelens,
 )
+from ansible_collections.aorta.automation.plugins.plugin_utils._tracelens_driver import METRICS as DRIVER_METRICS
 from ansible_collections.aorta.automation.plugins.plugin_utils.parsers.aorta import condense, ratios, summarise
 
-METRICS = tuple(Timeline.model_fields)
+METRICS = tuple(DRIVER_METRICS)
 # What another rule for communication kernels makes differ by definition.
 _BY_RULE = ("computation", "communication", "exposed_communication")
 # TraceLens adds float64 microseconds: see docs/metrics.md.
