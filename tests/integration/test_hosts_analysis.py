@@ -1,7 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Real hosts read their own traces over ssh, with the system's Python alone: the results are those of the controller."""
+"""Real hosts read their own traces, with the system's Python alone: the results are those of the controller."""
 
 from __future__ import annotations
 
