@@ -9,9 +9,11 @@ module: gather_traces
 short_description: Bring the traces of a host to the head node, complete and verified
 version_added: 0.1.0
 description:
-  - Compresses the traces on the host, transfers each with the connection of the host, verifies size and SHA-256,
-    and only then gives it its name. What is there already and has the right checksum is not transferred again.
+  - Compresses the traces on the host, transfers each in pieces over the connection of the host, verifies size and
+    SHA-256, and only then gives it its name. What is there already and has the right checksum is not transferred
+    again; a file of which a part has arrived is gone on with.
   - Takes exactly the ranks that the host has run, so that a shared file system yields each trace once.
+  - Prints files, bytes and rate as it goes.
   - Ranks without a trace are returned as C(problems), so that all hosts can be judged together.
 author:
   - The aorta.automation maintainers (@aorta-automation)
@@ -37,10 +39,10 @@ options:
     description: Whether a rank without a trace is no problem.
     type: bool
     default: false
-  retries:
-    description: How often a transfer that breaks off is tried again.
+  grace:
+    description: For how many seconds a host that can't be reached any more is tried again.
     type: int
-    default: 3
+    default: 60
 attributes:
   action:
     support: full
@@ -65,7 +67,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problems:
-  description: Ranks without a trace, foreign ranks, transfers that failed.
+  description: Ranks without a trace, transfers that failed.
   type: list
   elements: str
   returned: always

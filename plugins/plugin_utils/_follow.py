@@ -29,6 +29,7 @@ Shell = Callable[[str], tuple[int, bytes, bytes]]
 
 PIECE_BYTES = 1 << 20
 TAIL_LINES = 200
+TAIL_CHARACTERS = 2000  # of a line: what is quoted goes into manifest and report
 
 ENGINE_PATIENCE_SECONDS = 5
 # A host that has not answered for this long is not waited for when the step is stopped.
@@ -273,7 +274,7 @@ class HostFollower(threading.Thread):
                 offset = position.at(state.started)
                 if offset:  # an earlier follower has written that much
                     complete, rest = position.last_lines()
-                    self.tail.extend(map(_text, complete))
+                    self.tail.extend(_text(line)[:TAIL_CHARACTERS] for line in complete)
                     continue
             if data:
                 log.write(data)
@@ -303,7 +304,7 @@ class HostFollower(threading.Thread):
         if complete:
             texts = [_text(line) for line in complete]
             self.line_count += len(texts)
-            self.tail.extend(texts)
+            self.tail.extend(text[:TAIL_CHARACTERS] for text in texts)
             self.lines.put((self.target.name, texts))
 
 
@@ -324,8 +325,8 @@ def follow(
 ) -> dict[str, dict[str, Any]]:
     """Follow C(step) on all C(targets) until it has ended on each.
 
-    C(emit(host, lines)) is called in this thread, in the order of arrival, C(tick()) several times a second. C(interrupted()) returns why
-    the run has to stop, or None. C(timeout), C(grace) and C(interval) are in seconds.
+    C(emit(host, lines)) is called in this thread, in the order of arrival, C(tick()) several times a second.
+    C(interrupted()) returns why the run has to stop, or None. C(timeout), C(grace) and C(interval) are in seconds.
     Returns how the step ended, a host each. Raises StepFailed; then the step has been stopped on all hosts.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
