@@ -106,7 +106,8 @@ class Cluster:
             ssh = " ".join(self.rig.ssh(host)[:-1])
             source = f"bench@{host.address}:/traces/{host.name}/"
             processes.append(subprocess.Popen(["rsync", "-az", "-e", ssh, source, f"{dest}/"]))
-        if any([process.wait() for process in processes]):
+        codes = [process.wait() for process in processes]
+        if any(codes):
             raise SystemExit("rsync failed")
         return time.monotonic() - started
 
