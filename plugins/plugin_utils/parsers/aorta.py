@@ -376,6 +376,9 @@ def _world(ranks: list[_Rank], traces: TraceSet, nodes: Mapping[int, str], expec
     present = [rank.rank for rank in ranks]
     if expected is None:
         expected = frozenset(range(traces.world_size or 0))
+    elif traces.world_size is not None and traces.world_size < len(expected):
+        message = f"no rank knew of more than {traces.world_size} ranks, though {len(expected)} were to train together"
+        traces.errors.append(Problem(code="world_size_mismatch", message=message))
     seen = set(traces.file_ranks.values()) | set(traces.ranks)
     missing = sorted((set(expected) | seen) - set(present))
     # A rank whose trace is damaged has its own error, and so has a trace whose rank is unknown.

@@ -87,6 +87,14 @@ def test_expected_ranks_win_over_the_header(tmp_path: Path) -> None:
     assert results.world.missing_ranks == [7]
 
 
+def test_hosts_that_trained_for_themselves_are_found_out(tmp_path: Path) -> None:
+    write_ranks(tmp_path, [0, 1], 2)
+    results = parsed(tmp_path, expected_ranks=frozenset(range(4)))
+    assert results.status == "partial"
+    assert codes(results)[1] == ["world_size_mismatch", "missing_ranks"]
+    assert "no rank knew of more than 2 ranks, though 4 were to train together" in results.errors[0].message
+
+
 def test_a_trace_of_unknown_rank_explains_a_missing_one(tmp_path: Path) -> None:
     write_ranks(tmp_path, [0], 2)
     healthy(None, 2).write(tmp_path / "host_1.2.pt.trace.json")
