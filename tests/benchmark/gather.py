@@ -59,6 +59,7 @@ class Cluster:
 
     def __init__(self, folder: Path, hosts: int, files: int, size: int) -> None:
         self.folder, self.files = folder, files
+        self.said: list[str] = []
         self.traces = folder / "traces"
         first = self.traces / "node0" / "rank0" / "node0_1.1.pt.trace.json"
         analysis.generate(first, size)
@@ -96,6 +97,7 @@ class Cluster:
         if watch.process.returncode:
             raise SystemExit(f"gather failed:\n{log.read_text()[-4000:]}")
         self.check(dest)
+        self.said = [line for line in log.read_text().splitlines() if line.startswith("[node")]
         return watch
 
     def rsync(self, dest: Path) -> float:
@@ -189,6 +191,7 @@ def main() -> None:
             shutil.rmtree(dest)
             rows.append({"ours": watch.seconds, "rsync": rsync, "memory": watch.peak_bytes})
             print(f"  round {number + 1}: ours {watch.seconds:.1f} s, rsync -z {rsync:.1f} s")
+            print("".join(f"    {line}\n" for line in cluster.said), end="")
         ours, rsync = (statistics.median(row[key] for row in rows) for key in ("ours", "rsync"))
         memory = max(row["memory"] for row in rows)
         megabytes = cluster.bytes / 1e6
