@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -66,9 +67,24 @@ class Process:
         (os.killpg if group else os.kill)(self.popen.pid, number)
 
     def kill(self) -> None:
-        """Every process of it at once, as when the controller loses power."""
-        self.signal(signal.SIGKILL)
+        """Every process of it at once, as when the controller loses power; Ansible's workers have own sessions."""
+        family = [self.popen.pid]
+        for pid in family:
+            family += children(pid)
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.popen.wait()
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the direct children of a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(path.parent.name))
+    return found
 
 
 class ClusterJob:

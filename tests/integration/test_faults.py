@@ -106,6 +106,7 @@ def test_every_host_is_broken_in_its_own_way(make_rig, tmp_path):
         job.close()
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_had(job):
     process = job.run(aorta_docker={"image": "127.0.0.1:1/no/such:1", "pull": "missing"})
     ended_badly(
@@ -127,6 +128,7 @@ def test_a_host_frozen_before_the_start(breaking):
     next_run_passes(job)
 
 
+@pytest.mark.slow
 def test_hosts_that_do_not_reach_each_other(breaking):
     """The controller reaches both, so only a probe from host to host shows it."""
     job = breaking
@@ -160,7 +162,9 @@ def test_a_wrong_rendezvous(job, settings, text):
     [
         pytest.param("link_down", "link_up", "could not be reached", id="cable"),
         pytest.param("freeze", "thaw", "could not be reached", id="frozen", marks=pytest.mark.slow),
-        pytest.param("docker_pause", "docker_resume", "did not answer in time", id="engine hangs"),
+        pytest.param(
+            "docker_pause", "docker_resume", "did not answer in time", id="engine hangs", marks=pytest.mark.slow
+        ),
         pytest.param("docker_kill", "docker_start", "the Docker engine", id="engine dies", marks=pytest.mark.slow),
         pytest.param("kill_host", "start", "could not be reached", id="power", marks=pytest.mark.slow),
     ],
@@ -231,7 +235,9 @@ def test_one_rank_of_eight_fails_while_the_others_wait(job):
 @pytest.mark.parametrize(
     ("command", "settings", "text"),
     [
-        pytest.param(["no-such-command"], {}, "exit code 127 (command not found)", id="no such command"),
+        pytest.param(
+            ["no-such-command"], {}, "exit code 127 (command not found)", id="no such command", marks=pytest.mark.slow
+        ),
         pytest.param(
             ["python3", "-c", "x = 'x' * 10**9"], {"memory": "64m"}, "killed for lack of memory (OOM)", id="memory"
         ),
@@ -247,6 +253,7 @@ def test_the_container_ends_at_once(job, command, settings, text):
     assert job.remains() == job.clean()
 
 
+@pytest.mark.slow
 def test_the_deadline_passes(job):
     process = job.start(aorta_training_overrides=LONG, aorta_timeout_seconds=6)
     process.wait_for("Follow the step")
@@ -287,6 +294,7 @@ def test_two_runs_that_begin_together(job):
     assert job.remains() == job.clean()
 
 
+@pytest.mark.slow
 def test_a_leftover_of_a_dead_run_is_removed(job):
     for name in ("aorta-benchmark", "another"):
         job.rig.host("node1").run(
@@ -347,6 +355,7 @@ def small_disk(path, size):
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+@pytest.mark.slow
 def test_no_trace_although_every_rank_ended_well(job):
     process = job.run(aorta_training_overrides={**SHORT, "standin.no_trace_rank": 3})
     ended_badly(job, process, "host_problem", "node1: rank 3 left no trace in ")
@@ -411,6 +420,7 @@ def test_a_run_that_passes_keeps_nothing(job):
     assert job.remains() == job.clean()
 
 
+@pytest.mark.slow
 def test_gathering_alone_takes_what_a_run_has_left(job):
     process = job.start(aorta_keep_host_files=True, aorta_training_overrides=SHORT)
     assert process.end() == 0, process.text

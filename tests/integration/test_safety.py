@@ -47,6 +47,7 @@ def done(two, tmp_path_factory):
                 seen["inspect"] = next(iter(json.loads(found or "[]")), None)
             time.sleep(0.1)
 
+    (tmp_path / "runner").mkdir()
     thread = threading.Thread(target=look)
     thread.start()
     try:
@@ -114,7 +115,7 @@ def test_the_container_gets_what_the_documents_say_and_no_more(done):
 
 def local(tmp_path, hosts, **settings):
     """The job without containers on this machine, where a name that becomes a command would leave a file."""
-    inventory = tmp_path / "hosts.json"
+    inventory = tmp_path / "hosts.yml"
     names = {name: {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"} for name in hosts}
     inventory.write_text(json.dumps({"aorta": {"hosts": names}}))
     rig = type("NoRig", (), {"environment": lambda self: {}, "hosts": []})()
@@ -150,6 +151,7 @@ def test_hostile_names_of_hosts_and_paths(tmp_path):
     assert not (odd / "work").exists()
 
 
+@pytest.mark.slow
 def test_hostile_names_of_traces(two, tmp_path):
     """A link that leads out is not followed, a name that is a command is a name; nothing leaves the run directory."""
     script = (
