@@ -141,7 +141,10 @@ def _run_tracelens(job: Job, results: Results, found: TraceLens, setup: Setup, *
     if found.found:
         if replace:
             results.analysis = {**results.analysis, "engine": identity(found)}
-        run_beside(results, found, setup, job.run_dir, job.trace_dir, replace=replace, tell=job.tell)
+        processes = job.artifacts.processes
+        run_beside(
+            results, found, setup, job.run_dir, job.trace_dir, replace=replace, processes=processes, tell=job.tell
+        )
     elif found.conspicuous or setup.chosen:
         results.warnings.append(Note(code="tracelens_unavailable", message=found.message))
 
@@ -173,27 +176,39 @@ def _reusable(job: Job, parser: Parser, fingerprint: dict[str, Any]) -> tuple[Re
     if not files:
         return None
     sizes = {file.name: file.bytes for file in files}
+    times = {file.name: file.mtime_ns for file in files}
+    trust = bool(job.artifacts.options.get("trust_mtime"))
     checksums: dict[str, str] | None = None
     for path in _earlier(job):
-        try:
-            earlier = load_results(path)
-        except (OSError, ValueError):
-            continue  # another version's, or damaged: simply not reused
-        if earlier.analysis != fingerprint or {source.file: source.bytes for source in earlier.sources} != sizes:
+        earlier = _comparable(path, fingerprint, sizes)
+        if earlier is None or any(problem.code in _PASSING_ERRORS for problem in earlier.errors):
             continue
-        if any(problem.code in _PASSING_ERRORS for problem in earlier.errors):
-            continue
-        if checksums is None:
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                sums = pool.map(lambda file: file.sha256 or sha256_file(file.path), files)
-                checksums = dict(zip(sizes, sums, strict=True))
-        if {source.file: source.sha256 for source in earlier.sources} == checksums:
+        same = trust and {source.file: source.mtime_ns for source in earlier.sources} == times
+        if not same:
+            if checksums is None:
+                with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                    sums = pool.map(lambda file: file.sha256 or sha256_file(file.path), files)
+                    checksums = dict(zip(sizes, sums, strict=True))
+            same = {source.file: source.sha256 for source in earlier.sources} == checksums
+        if same:
             if path != job.results_path:
                 earlier.reused_from = str(path)
             earlier.run_id = job.artifacts.run_id
             earlier.trace_dir = str(job.trace_dir)
             return earlier, path.parent
     return None
+
+
+def _comparable(path: Path, fingerprint: dict[str, Any], sizes: dict[str, int]) -> Results | None:
+    """The results in C(path) if they are of the same options and files of the same sizes."""
+    try:
+        # Large ones of other runs are not checked field by field, only to be put aside.
+        if read_json(path).get("analysis") != fingerprint:
+            return None
+        earlier = load_results(path)
+    except (OSError, ValueError, AttributeError):
+        return None  # another version's, or damaged: simply not reused
+    return earlier if {source.file: source.bytes for source in earlier.sources} == sizes else None
 
 
 def _earlier(job: Job) -> Iterator[Path]:

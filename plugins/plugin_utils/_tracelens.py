@@ -156,7 +156,7 @@ def run_tracelens(
 ) -> Outcome:
     """Run TraceLens over the traces of each rank, C(processes) (default: the number of cores) at a time.
 
-    Its workbooks, timelines and logs become the folder C(tracelens) of C(run_dir), in place of what it held, when all
+    Its workbooks and logs become the folder C(tracelens) of C(run_dir), in place of what it held, when all
     is done. C(collectives): also the workbook over all ranks, which must be 0, 1, 2 ... with one trace each, for
     TraceLens takes a rank's number from its place in the list. Raises OSError where C(run_dir) can't be written;
     what goes wrong in TraceLens is in the outcome.
@@ -221,7 +221,7 @@ class _Children:
     def rank(self, label: str, trace: Path) -> FileOutcome:
         """The timeline and the workbook of one trace."""
         workbook = self.folder / f"{label}_perf_report.xlsx"
-        answer = self.folder / f"{label}_timeline.json"
+        answer = self.folder / f".{label}.json"
         outcome = FileOutcome(log=f"{label}.log")
         wrong = self._run(
             outcome.log, "rank", str(trace.absolute()), "--workbook", str(workbook), "--answer", str(answer)
@@ -229,10 +229,10 @@ class _Children:
         known = _read(answer)
         if known is None:
             outcome.error = wrong or "it left no answer"
-            answer.unlink(missing_ok=True)
         else:
             outcome.timeline, outcome.events = known["timeline_us"], known["events"]
             outcome.error, outcome.workbook_error = known["error"], known["workbook_error"] or wrong
+        answer.unlink(missing_ok=True)
         self._keep(outcome, workbook)
         return outcome
 

@@ -160,6 +160,18 @@ def test_its_workbooks_lie_in_the_run_directory(bench: Bench) -> None:
     assert lens.collectives.workbook == "tracelens/nccl_analysis_report.xlsx" and lens.collectives.error is None
     workbook = openpyxl.load_workbook(bench.folder / "one" / lens.collectives.workbook)
     assert {"nccl_summary_implicit_sync", "straggler_summary"} <= set(workbook.sheetnames)
+    names = sorted(path.name for path in (bench.folder / "one" / "tracelens").iterdir())
+    assert names == [
+        f"{name}.{suffix}"
+        for name, suffix in (
+            ("nccl_analysis_report", "log"),
+            ("nccl_analysis_report", "xlsx"),
+            ("rank0", "log"),
+            ("rank0_perf_report", "xlsx"),
+            ("rank1", "log"),
+            ("rank1_perf_report", "xlsx"),
+        )
+    ]
     ranks = {row[0] for row in workbook["straggler_summary"].iter_rows(min_row=2, values_only=True)}
     assert ranks == {0, 1}
     assert stat.S_IMODE((bench.folder / "one" / "tracelens").stat().st_mode) & 0o700 == 0o700
