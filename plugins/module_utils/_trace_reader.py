@@ -39,8 +39,17 @@ except ImportError:
     pass
 
 CHUNK = 256 * 1024
+# Packed bytes at a time: what is left of them is copied for each piece that is unpacked.
+_PACKED = 32 * 1024
+# Deflate reaches 1032 to 1; traces stay below 50. Far above that, a file is made to fill the memory or the day.
+MAX_RATIO = 400
+_BOMB_FROM = 64 * 1024 * 1024
 # The longest single event or header value, in bytes: real ones stay below 1 MiB.
 MAX_VALUE = 64 * 1024 * 1024
+# The longest text of a trace, unless the user says otherwise.
+DEFAULT_MAX_TRACE_BYTES = 32 * 1024**3
+# Decoders give up near this depth; real events reach 4.
+MAX_DEPTH = 1000
 
 # What kind of GPU work a category is. The capitalised ones were written by torch <= 1.9.
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
@@ -78,6 +87,8 @@ _OTHER_CATEGORIES = [
     "xpu_runtime",
 ]
 _MAX_CATEGORIES = 256
+# So many complete events without category, and the file may be refused before its end.
+_FOREIGN_FROM = 1000
 
 _WANTED_KEYS = frozenset(("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "schemaVersion"))
 
@@ -92,6 +103,9 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _NONSTANDARD = re.compile(
     rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan\([a-z]*\)|nan|inf(?:inity)?)(?!["\w])', re.DOTALL | re.IGNORECASE
 )
+# The same among what lies outside strings, joined by zeros: begins with a set, which the regex engine finds fast.
+_BARE = re.compile(rb"[iInN](?<!\w.)(?:[nN][fF]|[aA][nN])(?![\w(\0])", re.DOTALL)
+_BARE_LONG = re.compile(rb"[iInN](?<!\w.)(?:nf(?:inity)?|an(?:\([a-z]*\))?)(?![\w\0])", re.DOTALL | re.IGNORECASE)
 _LITERAL_START = re.compile(r"(?:t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?[0-9.eE+-]*)\Z")
 _STEP_NAME = re.compile(r"ProfilerStep#([0-9]{1,18})\Z")
 _OPEN, _CLOSE = frozenset(b"{["), frozenset(b"}]")
@@ -105,6 +119,20 @@ class TraceError(Exception):
         self.code = code
         self.message = message
         self.byte = byte
+
+
+# What other programs that write the same JSON format leave in it.
+_FOREIGN_KEYS = {
+    "otherData": "rocprof or Chrome",
+    "metadata": "Chrome or Perfetto",
+    "controllerTraceDataKey": "Chrome",
+    "systemTraceEvents": "Chrome",
+    "tool": "a tool of its own",
+}
+_FOREIGN_PROCESSES = (
+    (re.compile(r"/(?:device|host):"), "JAX or TensorFlow (XLA)"),
+    (re.compile(r"(?:CPU|GPU|COPY|HIP|HSA|Markers)[ _]?(?:HIP|HSA|OPS|API|activities|[0-9]*$)"), "rocprof"),
+)
 
 
 class NotATrace(Exception):
@@ -172,12 +200,34 @@ def repair(text: bytes) -> bytes:
 
     Positions stay; and where the number was a time, the event has none, so it is skipped and counted.
     """
+    if b"\\" not in text:
+        mended = _repair_simple(text)
+        if mended is not None:
+            return mended
 
     def replace(match: re.Match[bytes]) -> bytes:
         found = match.group()
         return found if found[:1] == b'"' else b'""'.ljust(len(found))
 
     return _NONSTANDARD.sub(replace, text)
+
+
+def _repair_simple(text: bytes) -> bytes | None:
+    """The same without looking at each string: every second part between quotes is outside. None if that fails."""
+    parts = text.split(b'"')
+    if len(parts) % 2 == 0:
+        return None  # a string is open
+    outside = parts[::2]
+    # Outside strings there are few letters; all parts at once, with a mark that no JSON holds there.
+    joined = b"\0".join(outside)
+    if joined.count(b"\0") != len(outside) - 1:
+        return None
+
+    mended = _BARE.sub(b'"" ', joined)
+    if b"(" in mended or b"nfin" in mended.lower():
+        mended = _BARE_LONG.sub(lambda match: b'""'.ljust(len(match.group())), mended)
+    parts[::2] = mended.replace(b'-""', b'"" ').split(b"\0")
+    return b'"'.join(parts)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -237,6 +287,8 @@ class _StandardDecoder:
 
     def __init__(self) -> None:
         self.categories: set[str] = set()
+        self.processes: set[str] = set()
+        self.complete = 0
 
     def decode(self, text: bytes | memoryview, strict: bool = True) -> tuple[int, Batches]:
         events = json.loads(
@@ -259,7 +311,19 @@ class _StandardDecoder:
                         wanted[-1][1].append(_Event(event))
                     elif len(self.categories) < _MAX_CATEGORIES:
                         self.categories.add(str(category))
+                elif category is None:
+                    self._uncategorised(event)
         return len(events), wanted
+
+    def _uncategorised(self, event: dict[str, Any]) -> None:
+        """PyTorch's own events without category only name processes and threads; other profilers' are all so."""
+        if event.get("ph") == "X":
+            self.complete += 1
+        elif event.get("name") == "process_name" and len(self.processes) < _MAX_CATEGORIES:
+            args = event.get("args")
+            name = args.get("name") if isinstance(args, dict) else None
+            if isinstance(name, str):
+                self.processes.add(str(name))
 
 
 class _FastDecoder:
@@ -500,6 +564,7 @@ class _Source:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         self._size = os.fstat(self._file.fileno()).st_size
         self._member: Any = None
+        self._unpacked = 0
         self._pending = b""
         self._ended = False
         magic = self._file.read(2)
@@ -518,7 +583,7 @@ class _Source:
             return self._file.readinto(view) or 0
         while not self._ended:
             if not self._pending:
-                self._pending = self._file.read(CHUNK)
+                self._pending = self._file.read(_PACKED)
             if self._member is None:
                 # Zeros after the last member are padding; further members follow it directly.
                 self._pending = self._pending.lstrip(b"\0")
@@ -538,6 +603,13 @@ class _Source:
                 self._pending = self._member.unused_data
                 self._member = None
             if data:
+                self._unpacked += len(data)
+                if self._unpacked > _BOMB_FROM and self._unpacked > MAX_RATIO * self._file.tell():
+                    raise TraceError(
+                        "trace_too_large",
+                        f"it unpacks to more than {MAX_RATIO} times its size, no trace does",
+                        self._file.tell(),
+                    )
                 view[: len(data)] = data
                 return len(data)
         return 0
@@ -580,14 +652,16 @@ class _Window:
                 )
             else:
                 buffer.extend(bytes(len(buffer)))
+        # A value that fills the window is looked through from its start each time: let it grow by half, not by pieces.
+        wanted = max(self.chunk, (self.end - self.pos) // 2)
         with memoryview(buffer) as view:
-            count = self._source.readinto(view[self.end : min(len(buffer), self.end + self.chunk)])
+            count = self._source.readinto(view[self.end : min(len(buffer), self.end + wanted)])
         self.end += count
         self.eof = count == 0
         if self._max_bytes is not None and self.base + self.end > self._max_bytes:
             raise TraceError(
                 "trace_too_large",
-                f"more than {self._max_bytes} bytes of JSON text (limit: analysis.max_trace_bytes)",
+                f"more than {self._max_bytes} bytes of JSON text (limit: aorta_analysis.max_trace_bytes)",
                 self._max_bytes,
             )
         return count > 0
@@ -603,12 +677,14 @@ class _Window:
 
 
 def _container_end(buffer: bytearray, pos: int, end: int) -> int:
-    """Where the object or array that starts at C(pos) ends; -1 if not before C(end)."""
+    """Where the object or array that starts at C(pos) ends; -1 if not before C(end). Raises RecursionError."""
     depth = 0
     for match in _TOKEN.finditer(buffer, pos, end):
         byte = buffer[match.start()]
         if byte in _OPEN:
             depth += 1
+            if depth > MAX_DEPTH:
+                raise RecursionError
         elif byte in _CLOSE:
             depth -= 1
             if depth == 0:
@@ -627,6 +703,7 @@ class _Parser:
         self.standard = _StandardDecoder()
         self.fast = _FastDecoder() if fast else None
         self.separators: list[bytes] = []
+        self.keys: set[str] = set()
         self.found = False
 
     def parse(self) -> None:
@@ -650,9 +727,32 @@ class _Parser:
             raise TraceError("trace_invalid_json", "text follows after the end of the JSON value", window.offset)
         self.collected.bytes = window.offset
         self.collected.finish()
+        self._refuse_foreign()
         # A bare list is a trace only if something in it shows so: many other files are lists.
         if not self.found or (first == 0x5B and not self.collected.starts and not self.collected.steps):
             raise NotATrace
+
+    def _refuse_foreign(self) -> None:
+        """Raise TraceError for the trace of another profiler, as far as what has been read shows one."""
+        collected, standard = self.collected, self.standard
+        if collected.starts or collected.steps or collected.spans or not standard.complete:
+            return
+        if {"schemaVersion", "deviceProperties", "distributedInfo"} & set(collected.header):
+            return
+        for pattern, program in _FOREIGN_PROCESSES:
+            name = next((name for name in sorted(standard.processes) if pattern.match(name)), None)
+            if name is not None:
+                raise TraceError(
+                    "not_pytorch",
+                    f"written by {program}, not by PyTorch's profiler (a process is named {clean(name)[:60]!r}):"
+                    " only torch.profiler traces are read",
+                )
+        found = [program for key, program in _FOREIGN_KEYS.items() if key in self.keys]
+        if found:
+            raise TraceError(
+                "not_pytorch",
+                f"looks written by {found[0]}, not by PyTorch's profiler: only torch.profiler traces are read",
+            )
 
     def _truncated(self) -> TraceError:
         size = self.window.base + self.window.end
@@ -685,6 +785,8 @@ class _Parser:
                 self._events()
             else:
                 value = self._value()
+                if len(self.keys) < _MAX_CATEGORIES:
+                    self.keys.add(str(key)[:80])
                 if key in _WANTED_KEYS:
                     self.collected.header[key] = value
             self._expect(b",}")
@@ -699,7 +801,10 @@ class _Parser:
             if byte is None:
                 raise self._truncated()
             if byte in _OPEN:
-                stop = _container_end(window.buffer, window.pos, window.end)
+                try:
+                    stop = _container_end(window.buffer, window.pos, window.end)
+                except RecursionError:
+                    raise TraceError("trace_invalid_json", "nested too deeply", window.offset) from None
             else:
                 pattern = _TOKEN if byte == 0x22 else _SCALAR
                 match = pattern.match(window.buffer, window.pos, window.end)
@@ -798,6 +903,8 @@ class _Parser:
                     return
                 if window.peek() == 0x5D:
                     raise TraceError("trace_invalid_json", "an event expected after the comma", window.offset)
+            if self.standard.complete > _FOREIGN_FROM:
+                self._refuse_foreign()
             while window.end - window.pos < window.chunk and window.fill():
                 pass
 
@@ -906,6 +1013,8 @@ class _Parser:
                 if depth == 0 and previous >= 0:
                     self._learn(previous, at)
                 depth += 1
+                if depth > MAX_DEPTH:
+                    raise TraceError("trace_invalid_json", "nested too deeply", window.base + at)
             elif byte in _CLOSE:
                 depth -= 1
                 if depth == 0:

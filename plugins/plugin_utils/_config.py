@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from ansible_collections.aorta.automation.plugins.module_utils._trace_reader import DEFAULT_MAX_TRACE_BYTES
 from ansible_collections.aorta.automation.plugins.plugin_utils import _kinds as kinds
 from ansible_collections.aorta.automation.plugins.plugin_utils._deps import (
     BaseModel,
@@ -164,6 +165,19 @@ def _pattern(value: Any) -> str:
 
 
 _PATTERN = kinds.Kind("a regular expression that is searched for in the kernel's name, any case", _pattern)
+_KIND_NAME = re.compile(r"[a-z][a-z0-9_ -]{0,39}")
+
+
+def _kernel_category(name: str, value: Any) -> list[str]:
+    if not _KIND_NAME.fullmatch(name):
+        raise Wrong(name, "a kind such as gemm or sparse: lower case, digits, '_', '-'", "not the name of a kind")
+    patterns = kinds.structure(value)
+    if not isinstance(patterns, list) or not patterns:
+        raise Wrong(value, "a list of regular expressions")
+    return [str(pattern) for pattern in kinds.list_of(_PATTERN)(patterns)]
+
+
+_KERNEL_CATEGORIES = kinds.free_map("a map of kinds to lists of regular expressions", _kernel_category)
 _GPU_MODEL = kinds.Kind(f"auto or one of {', '.join(KNOWN_GPUS)}", _gpu)
 _COUNT = kinds.integer(1)
 _RATIO = kinds.number(0, 1).or_null()
@@ -290,6 +304,21 @@ class Analysis(Section):
     )
     top_kernels: Annotated[int, BeforeValidator(kinds.integer(1, 1000))] = setting(
         20, "How many kernels, by total time, are listed for each rank and overall."
+    )
+    kernel_categories: Annotated[dict[str, list[str] | None], BeforeValidator(_KERNEL_CATEGORIES)] = setting(
+        {},
+        "Further patterns by which kernels are grouped, before the built-in ones (docs/metrics.md): a map of kinds "
+        "(gemm, attention, ... or new ones) to lists of regular expressions that are searched for in the name, any case.",
+    )
+    max_trace_bytes: Annotated[int, BeforeValidator(kinds.integer(1))] = setting(
+        DEFAULT_MAX_TRACE_BYTES,
+        "The longest JSON text, unpacked, that one trace may have; more ends in an error of that trace.",
+        "bytes",
+    )
+    trust_mtime: Annotated[bool, BeforeValidator(kinds.BOOLEAN)] = setting(
+        False,
+        "Take traces of unchanged size and time of change for the ones analysed before, without reading them for their "
+        "sha256.",
     )
     enable_tracelens: Annotated[bool, BeforeValidator(kinds.BOOLEAN)] = setting(
         False, "Accepted from CVS; no effect here (a warning when true): use engine."

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.aorta.automation.plugins.module_utils._trace_pool import Outcome, TraceFile, read_files
+from ansible_collections.aorta.automation.plugins.module_utils._trace_reader import DEFAULT_MAX_TRACE_BYTES
 from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline import (
     COMMUNICATION,
     COMPUTATION,
@@ -138,12 +139,13 @@ def effective_options(options: Mapping[str, Any]) -> dict[str, Any]:
     rule = "tracelens" if rule is None else str(rule) if isinstance(rule, str) else [str(pattern) for pattern in rule]
     compile_rule(rule)
     limit, top = options.get("max_trace_bytes"), options.get("top_kernels")
-    kinds = {str(kind): [str(one) for one in ones] for kind, ones in (options.get("kernel_categories") or {}).items()}
+    given = options.get("kernel_categories") or {}
+    kinds = {str(kind): [str(one) for one in ones] for kind, ones in given.items() if ones is not None}
     compile_kinds(kinds)
     return {
         "kernel_categories": kinds,
         "communication_kernels": rule,
-        "max_trace_bytes": None if limit is None else int(limit),
+        "max_trace_bytes": DEFAULT_MAX_TRACE_BYTES if limit is None else int(limit),
         "top_kernels": TOP_KERNELS if top is None else int(top),
     }
 

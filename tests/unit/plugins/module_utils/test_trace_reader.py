@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ansible_collections.aorta.automation.plugins.module_utils._trace_reader imp
     nanoseconds,
     read_trace,
 )
-from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import GEMM, Trace, healthy
+from ansible_collections.aorta.automation.tests.unit.plugins.trace_factory import GEMM, Trace, healthy, microseconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -421,6 +422,94 @@ def test_an_endless_value_ends_in_an_error(tmp_path: Path, fast: bool, monkeypat
         with pytest.raises(TraceError) as caught:
             read_text(tmp_path, head + "y" * 8_000_000 + '"', fast)
         assert caught.value.code == "trace_too_large"
+
+
+@BOTH
+@pytest.mark.parametrize("tail", ["", "]" * 100_000 + '}, "traceEvents": []}'])
+@pytest.mark.parametrize("head", ['{"x": ', '{"traceEvents": [{"args": '])
+def test_deep_nesting_ends_in_an_error(tmp_path: Path, fast: bool, head: str, tail: str) -> None:
+    with pytest.raises(TraceError, match="nested too deeply") as caught:
+        read_text(tmp_path, head + "[" * 100_000 + tail, fast)
+    assert caught.value.code == "trace_invalid_json"
+
+
+@BOTH
+@pytest.mark.parametrize("key", ["ts", "stream", "Seq", "baseTimeNanoseconds", "rank"])
+def test_a_number_of_a_million_digits_is_no_figure(tmp_path: Path, fast: bool, key: str) -> None:
+    trace = healthy().kernel(5_000_000, 7, stream=424242)
+    text = trace.text().replace('"rank": 0', '"rank": 424242')
+    digits = "7" * 1_000_000
+    if key == "ts":
+        text = text.replace(microseconds(trace.origin + 5_000_000), digits)
+    elif key in ("stream", "rank"):
+        text = text.replace(f'"{key}": 424242', f'"{key}": {digits}')
+    else:
+        text = re.sub(rf'"{key}": [0-9]+', f'"{key}": {digits}', text, count=1)
+    found = read_text(tmp_path, text, fast)
+    assert (len(found.starts), found.skipped) == ((4, 1) if key == "ts" else (5, 0))
+    assert all(record["seq"] is None or record["seq"] < 10 for record in found.collectives.values())
+
+
+@BOTH
+def test_a_file_made_to_unpack_without_end_is_refused(
+    tmp_path: Path, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_BOMB_FROM", 1 << 20)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 40_000_000))
+    with pytest.raises(TraceError, match="400 times its size") as caught:
+        read_trace(path, fast=fast)
+    assert caught.value.code == "trace_too_large"
+
+
+JAX = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}}]
+ROCPROF = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "CPU HIP API"}}]
+EVENT = {"ph": "X", "pid": 1, "tid": 2, "ts": 1.5, "dur": 2, "name": "k"}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("head", "events", "program"),
+    [
+        ({"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}}, JAX, "JAX"),
+        ({}, ROCPROF, "rocprof"),
+        ({"metadata": {}}, [], "Chrome or Perfetto"),
+        ({"otherData": {}}, [], "rocprof or Chrome"),
+    ],
+)
+def test_other_profilers_are_refused_by_name(
+    tmp_path: Path, fast: bool, head: dict[str, Any], events: list[Any], program: str
+) -> None:
+    text = json.dumps({**head, "traceEvents": [*events, EVENT]})
+    with pytest.raises(TraceError, match=f"written by {program}") as caught:
+        read_text(tmp_path, text, fast)
+    assert caught.value.code == "not_pytorch"
+    # Long before the end of a large one.
+    text = json.dumps({**head, "traceEvents": [*events, *[EVENT] * 5000]})[:-2000]
+    with pytest.raises(TraceError, match=f"written by {program}"):
+        read_text(tmp_path, text, fast, chunk=1000)
+
+
+@BOTH
+def test_what_pytorch_itself_leaves_without_category_is_no_other_profiler(tmp_path: Path, fast: bool) -> None:
+    trace = healthy()
+    for event in (*JAX, EVENT):
+        trace.raw(json.dumps(event))
+    assert len(read_text(tmp_path, trace.text(), fast).starts) == 4
+
+
+PIECES = st.sampled_from(
+    ["inf", "nan", "-inf", "-nan", "Infinity", "NaN", "nan(ind)", "INF", "infra", "a", "\\", ", ", ":", "1", "{", "}"]
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(PIECES, max_size=6).map("".join)), max_size=12))
+def test_repairing_is_the_same_with_and_without_looking_at_each_string(parts: list[tuple[bool, str]]) -> None:
+    text = " ".join(f'"{part}"' if quoted else part.replace("\\", "") for quoted, part in parts).encode()
+    slow = reader._NONSTANDARD.sub(
+        lambda match: match.group() if match.group()[:1] == b'"' else b'""'.ljust(len(match.group())), text
+    )
+    assert reader.repair(text) == slow
 
 
 def test_without_msgspec_the_standard_library_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -127,6 +128,21 @@ def test_any_change_reads_afresh(runs: Path, count: list[int], change: str, monk
         kwargs["use_cache"] = False
     assert analyse(new_run(runs, "two", **spec), **kwargs).reused_from is None
     assert len(count) == 2
+
+
+def test_time_of_change_is_trusted_where_allowed(runs: Path, count: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = new_run(runs, "one", values={"analysis": {"trust_mtime": True}})
+    trace = healthy().write(run_dir / "traces" / "rank0.json")
+    analyse(run_dir)
+    monkeypatch.setattr(_analysis, "sha256_file", lambda path: pytest.fail("read"))
+    assert analyse(run_dir).status == "ok" and len(count) == 1
+    status = trace.stat()
+    os.utime(trace, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(pytest.fail.Exception, match="read"):
+        analyse(run_dir)
+    monkeypatch.undo()
+    new_run(runs, "one", values={"analysis": {}})
+    analyse(run_dir)
 
 
 def test_passing_trouble_is_tried_again(runs: Path, count: list[int]) -> None:
