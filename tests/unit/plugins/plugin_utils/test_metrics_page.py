@@ -19,6 +19,8 @@ SOURCES = [
     *ROOT.glob("plugins/module_utils/_trace_*.py"),
     *ROOT.glob("plugins/plugin_utils/_trace_files.py"),
     *ROOT.glob("plugins/plugin_utils/_cross_rank.py"),
+    *ROOT.glob("plugins/plugin_utils/_tracelens_results.py"),
+    *ROOT.glob("plugins/plugin_utils/_analysis.py"),
     *ROOT.glob("plugins/plugin_utils/parsers/aorta.py"),
 ]
 
