@@ -184,7 +184,7 @@ def test_a_host_is_lost_mid_run(breaking, fault, remedy, cause):
     getattr(job.rig, remedy)("node1")
     failure = ended_badly(job, process, "unreachable", "node1", cause)
     assert failure["host"] == "node1"
-    assert (job.run_dir / "logs" / "node1.log").read_text().count("step=1 ") == 2
+    assert "Initialised distributed training" in (job.run_dir / "logs" / "node1.log").read_text()
     assert job.remains()["node0"] == []
     next_run_passes(job)
 
