@@ -141,6 +141,7 @@ def _run_tracelens(job: Job, results: Results, found: TraceLens, setup: Setup, *
     if found.found:
         if replace:
             results.analysis = {**results.analysis, "engine": identity(found)}
+            results.reused_from = None  # the timelines are new
         processes = job.artifacts.processes
         run_beside(
             results, found, setup, job.run_dir, job.trace_dir, replace=replace, processes=processes, tell=job.tell
