@@ -14,9 +14,10 @@ description:
     (computation, communication, exposed communication, copies, idle), how long the iterations took, and
     over all ranks which collectives ran, who arrived last, and how far the clocks of the hosts are apart.
   - The definitions are those of AMD TraceLens' GPU timeline, in integer nanoseconds; see C(docs/metrics.md).
-  - With C(aorta_analysis.engine) V(auto) or V(tracelens), AMD's TraceLens runs in child processes where it is installed. Its
-    workbooks are written to C(tracelens/) in the run directory, and its timelines are compared with, or take the place of, those
-    of the built-in engine. The environment variable C(TRACELENS_PATH), a checkout of TraceLens, is put on the path of these children.
+  - With C(aorta_analysis.engine) V(auto) or V(tracelens), AMD's TraceLens runs in child processes where it is
+    installed. Its workbooks are written to C(tracelens/) in the run directory, and its timelines are compared with,
+    or take the place of, those of the built-in engine. The environment variable C(TRACELENS_PATH), a checkout of
+    TraceLens, is put on the path of these children.
   - A trace that is damaged, missing or contradicts itself does not fail the task. It becomes an entry of C(errors) in
     C(results.json), and the other ranks are measured all the same. Judging is M(aorta.automation.check_thresholds)'s
     part.
