@@ -1,7 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings one file of a host here in pieces, through whatever runs a shell command there.
+"""Brings one file of a host here, at one go or in pieces, through whatever runs a shell command there.
 
 A piece is what one command prints, so memory is bounded and nothing but a shell is needed on the host. What has
 arrived is kept under a name that holds the checksum of the whole: a later attempt goes on where this one broke off.
@@ -19,6 +19,7 @@ from pathlib import Path
 from ansible_collections.aorta.automation.plugins.plugin_utils._files import sha256_file
 
 Shell = Callable[[str], tuple[int, bytes, bytes]]
+Copy = Callable[[str, Path], None]
 
 PIECE_BYTES = 4 << 20
 
@@ -46,11 +47,13 @@ def fetch(
     progress: Callable[[int], None],
     grace: float = 60,
     sudo: bool = False,
+    copy: Copy | None = None,
 ) -> int:
     """Make C(target) a copy of the host's C(path), which has C(size) bytes and this SHA-256 (hex).
 
     C(shell) raises ConnectionError when the host can't be reached; that is tried again until nothing has arrived
     for C(grace) seconds. C(progress(n)) is called with the bytes of each piece, those of an earlier attempt included.
+    C(copy(path, part)) brings what it can of a file of which nothing is here yet; what it leaves out comes in pieces.
     Returns how many bytes were transferred, 0 when the file was there already. Raises TransferError; OSError when it
     can't be written.
     """
@@ -64,10 +67,13 @@ def fetch(
             part.unlink(missing_ok=True)
             progress(size)
             return 0
+        begun = stream.seek(0, 2)
+        if copy is not None and not begun and size > PIECE_BYTES:
+            copy(path, part)
         stream.seek(0)
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
             digest.update(piece)
-        offset = resumed = stream.tell()
+        offset = stream.tell()
         progress(offset)
         last_arrival = time.monotonic()
         delay = 1.0
@@ -94,7 +100,7 @@ def fetch(
         part.unlink()
         raise TransferError(f"the SHA-256 of the {offset} bytes that arrived is not that of the {size} bytes there")
     part.replace(target)
-    return size - resumed
+    return size - begun
 
 
 def _text(errors: bytes) -> str:

@@ -34,12 +34,11 @@ ROOT = HERE.parents[1]
 INTEGRATION = ROOT / "tests" / "integration"
 sys.path[:0] = [str(HERE), str(INTEGRATION)]
 
-from measure import tree  # noqa: E402
+from measure import cpu_of_host, cpu_of_tree  # noqa: E402
 from rig.cluster import Host, Rig  # noqa: E402
 from rig.prepare import install, prepare  # noqa: E402
 
 IMAGE = "aorta-standin:local"
-TICKS = os.sysconf("SC_CLK_TCK")
 SLOW_RUNC = """#!/bin/sh
 case " $* " in *" create "*) [ ! -f /etc/start-delay ] || sleep "$(cat /etc/start-delay)" ;; esac
 exec {runtime} "$@"
@@ -60,28 +59,6 @@ def slow_down(rig: Rig, host: Host) -> None:
     daemon["default-runtime"] = "slow"
     path.write_text(json.dumps(daemon))
     rig.docker_start(host)
-
-
-def cpu_of_tree(pid: int) -> float:
-    """CPU seconds of a process, its living descendants, and the children that they have waited for."""
-    found = 0.0
-    for one in tree(pid):
-        try:
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        found += sum(map(int, fields[11:15])) / TICKS
-    return found
-
-
-def cpu_of_host(host: Host) -> float:
-    """CPU seconds of all processes that the host has had."""
-    for top in map(Path, host.cgroups):
-        if (top / "cpuacct.usage").exists():
-            return int((top / "cpuacct.usage").read_text()) / 1e9
-        if (top / "cpu.stat").exists() and "usage_usec" in (top / "cpu.stat").read_text():
-            return int((top / "cpu.stat").read_text().split()[1]) / 1e6
-    return 0.0
 
 
 class Bench:

@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "tests" / "integration")]
 
 import analysis  # noqa: E402
-from measure import Watch  # noqa: E402
+from measure import Watch, cpu_of_host  # noqa: E402
 from rig.cluster import Rig  # noqa: E402
 from rig.prepare import install, prepare  # noqa: E402
 
@@ -57,12 +57,15 @@ PLAY = """
 class Cluster:
     """Hosts that hold traces, and the two ways to bring those here."""
 
-    def __init__(self, folder: Path, hosts: int, files: int, size: int) -> None:
+    def __init__(self, folder: Path, hosts: int, files: int, size: int, random_bytes: int = 0) -> None:
+        """C(size) bytes of trace text a file, then C(random_bytes) that can't be compressed."""
         self.folder, self.files = folder, files
         self.said: list[str] = []
         self.traces = folder / "traces"
         first = self.traces / "node0" / "rank0" / "node0_1.1.pt.trace.json"
         analysis.generate(first, size)
+        with first.open("ab") as stream:
+            stream.write(os.urandom(random_bytes))
         self.bytes = first.stat().st_size * hosts * files
         self.sha256 = hashlib.sha256(first.read_bytes()).hexdigest()
         for rank in range(1, hosts * files):  # equal content: neither way looks at more than one file at a time
@@ -71,7 +74,7 @@ class Cluster:
             os.link(first, path)
         self.play = folder / "play.yml"
         self.play.write_text(PLAY % {"files": files})
-        size_each = f"{64 + size * files // 2_000_000}m"
+        size_each = f"{64 + (size // 2 + random_bytes) * files // 1_000_000}m"
         self.rig = Rig.up(
             folder / "rig", hosts, owner=os.getpid(), user="bench", data=size_each, binds=[f"{self.traces}:/traces"]
         )
@@ -92,26 +95,31 @@ class Cluster:
     def ours(self, dest: Path) -> Watch:
         """Pack, transfer, verify; also starts ansible-playbook and logs in."""
         log = self.folder / "ours.log"
+        before = sum(map(cpu_of_host, self.rig.hosts))
         with Watch(self.start_ours(dest, log)) as watch:
             watch.wait()
+        watch.cpu_seconds += sum(map(cpu_of_host, self.rig.hosts)) - before
         if watch.process.returncode:
             raise SystemExit(f"gather failed:\n{log.read_text()[-4000:]}")
         self.check(dest)
         self.said = [line for line in log.read_text().splitlines() if line.startswith("[node")]
         return watch
 
-    def rsync(self, dest: Path) -> float:
-        """One rsync -z a host, all at the same time; seconds."""
+    def rsync(self, dest: Path) -> tuple[float, float]:
+        """One rsync -z a host, all at the same time; seconds, and CPU seconds of both sides."""
+        before = sum(map(cpu_of_host, self.rig.hosts))
         started = time.monotonic()
         processes = []
         for host in self.rig.hosts:
             ssh = " ".join(self.rig.ssh(host)[:-1])
             source = f"bench@{host.address}:/traces/{host.name}/"
             processes.append(subprocess.Popen(["rsync", "-az", "-e", ssh, source, f"{dest}/"]))
-        codes = [process.wait() for process in processes]
-        if any(codes):
+        ends = [os.wait4(process.pid, 0) for process in processes]
+        seconds = time.monotonic() - started
+        if any(status for _pid, status, _usage in ends):
             raise SystemExit("rsync failed")
-        return time.monotonic() - started
+        cpu = sum(usage.ru_utime + usage.ru_stime for _pid, _status, usage in ends)
+        return seconds, cpu + sum(map(cpu_of_host, self.rig.hosts)) - before
 
     def check(self, dest: Path) -> None:
         """Each rank exactly once, and its content that of the host's file."""
@@ -148,7 +156,10 @@ def cut_and_resume(cluster: Cluster, dest: Path, total: int) -> dict[str, Any]:
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    kept = arrived(dest)
+    kept = -1
+    while kept != arrived(dest):  # its workers outlive it until they notice
+        kept = arrived(dest)
+        time.sleep(0.5)
     before = {path.name + path.parent.name: path.stat().st_ino for path in dest.rglob("*.json.gz")}
     seconds = cluster.ours(dest).seconds
     after = {path.name + path.parent.name: path.stat().st_ino for path in dest.rglob("*.json.gz")}
@@ -187,12 +198,25 @@ def main() -> None:
             shutil.rmtree(dest)
             dest = folder / f"rsync{number}"
             dest.mkdir()
-            rsync = cluster.rsync(dest)
+            rsync, rsync_cpu = cluster.rsync(dest)
             shutil.rmtree(dest)
-            rows.append({"ours": watch.seconds, "rsync": rsync, "memory": watch.peak_bytes})
-            print(f"  round {number + 1}: ours {watch.seconds:.1f} s, rsync -z {rsync:.1f} s")
+            rows.append(
+                {
+                    "ours": watch.seconds,
+                    "rsync": rsync,
+                    "ours_cpu": watch.cpu_seconds,
+                    "rsync_cpu": rsync_cpu,
+                    "memory": watch.peak_bytes,
+                }
+            )
+            print(
+                f"  round {number + 1}: ours {watch.seconds:.1f} s (CPU {watch.cpu_seconds:.1f} s), "
+                f"rsync -z {rsync:.1f} s (CPU {rsync_cpu:.1f} s), load {os.getloadavg()[0]:.1f}"
+            )
             print("".join(f"    {line}\n" for line in cluster.said), end="")
-        ours, rsync = (statistics.median(row[key] for row in rows) for key in ("ours", "rsync"))
+        ours, rsync, ours_cpu, rsync_cpu = (
+            statistics.median(row[key] for row in rows) for key in ("ours", "rsync", "ours_cpu", "rsync_cpu")
+        )
         memory = max(row["memory"] for row in rows)
         megabytes = cluster.bytes / 1e6
         cluster.forget()
@@ -201,13 +225,18 @@ def main() -> None:
             "ours_seconds": ours,
             "rsync_seconds": rsync,
             "ratio": rsync / ours,
+            "ours_cpu_seconds": ours_cpu,
+            "rsync_cpu_seconds": rsync_cpu,
             "controller_peak_mb": memory / 1e6,
             "transferred_mb": total / 1e6,
             "cut": cut,
         }
-        print(f"{'':24} {'seconds':>8} {'MB/s of traces':>15}")
-        print(f"{'gather_traces':24} {ours:8.1f} {megabytes / ours:15.0f}   packed to {total / 1e6:.0f} MB, verified")
-        print(f"{'rsync -z':24} {rsync:8.1f} {megabytes / rsync:15.0f}")
+        print(f"{'':24} {'seconds':>8} {'CPU s':>8} {'MB/s of traces':>15}")
+        print(
+            f"{'gather_traces':24} {ours:8.1f} {ours_cpu:8.1f} {megabytes / ours:15.0f}   "
+            f"packed to {total / 1e6:.0f} MB, verified"
+        )
+        print(f"{'rsync -z':24} {rsync:8.1f} {rsync_cpu:8.1f} {megabytes / rsync:15.0f}")
         print(f"throughput: {rsync / ours:.2f} x rsync -z; controller memory at most {memory / 1e6:.0f} MB")
         print(
             f"cut at 50 %: {cut['kept'] / 1e6:.1f} MB kept ({cut['complete']} files whole), "

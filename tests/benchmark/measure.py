@@ -11,6 +11,9 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def tree(pid: int) -> set[int]:
@@ -32,6 +35,28 @@ def memory(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def cpu_of_tree(pid: int) -> float:
+    """CPU seconds of a process, its living descendants, and the children that they have waited for."""
+    found = 0.0
+    for one in tree(pid):
+        try:
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found += sum(map(int, fields[11:15])) / TICKS
+    return found
+
+
+def cpu_of_host(host: Any) -> float:
+    """CPU seconds of all processes that a host of the rig has had."""
+    for top in map(Path, host.cgroups):
+        if (top / "cpuacct.usage").exists():
+            return int((top / "cpuacct.usage").read_text()) / 1e9
+        if (top / "cpu.stat").exists() and "usage_usec" in (top / "cpu.stat").read_text():
+            return int((top / "cpu.stat").read_text().split()[1]) / 1e6
+    return 0.0
 
 
 class Watch:

@@ -55,6 +55,20 @@ def test_a_file_arrives_whole_and_only_once(tmp_path, source):
     assert [path.name for path in target.parent.iterdir()] == ["t.json.gz"]
 
 
+@pytest.mark.parametrize("share", [0, 0.3, 1])
+def test_what_a_copy_leaves_out_comes_in_pieces(tmp_path, source, share):
+    host, count = Host(), int(SIZE * share)
+    copies = []
+
+    def copy(path, part):
+        copies.append(path)
+        part.write_bytes(source.read_bytes()[:count])
+
+    assert fetch(host, source, tmp_path / "t", copy=copy) == SIZE
+    assert (tmp_path / "t").read_bytes() == source.read_bytes()
+    assert (copies, host.sent) == ([str(source)], SIZE - count)
+
+
 def test_an_empty_file(tmp_path):
     (tmp_path / "empty").touch()
     assert fetch(Host(), tmp_path / "empty", tmp_path / "copy") == 0
