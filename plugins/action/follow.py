@@ -133,19 +133,10 @@ class ActionModule(ActionBase):
             )
         except _follow.StepFailed as exc:
             failure = exc.failure
-            _manifest.update(
-                run_dir,
-                lambda m: _manifest.set_failure(
-                    m,
-                    str(args["phase"]),
-                    failure.reason,
-                    failure.message,
-                    host=failure.host,
-                    rank=failure.rank,
-                    exit_code=failure.exit_code,
-                    log_tail=_follow.excerpt(failure.log_tail, _manifest.LOG_TAIL_LINES),
-                ),
-            )
+            try:
+                _record(run_dir, str(args["phase"]), failure)
+            except OSError as error:  # the failure itself matters more
+                failure.message += f"; the head node can't keep the records of the run: {error}"
             shown = "\n".join(f"  | {printable(line)}" for line in _follow.excerpt(failure.log_tail, 12))
             log = run_dir / "logs" / f"{_follow.safe_name(failure.host)}.log"
             result.update(failed=True, msg=f"{failure.message}\n{shown}\n  (the whole log: {log})", lost=failure.lost)
@@ -188,6 +179,24 @@ class ActionModule(ActionBase):
 
         sudo = boolean(variables.get("ansible_become", False), strict=False) or bool(self._task.become)
         return _follow.Target(host, shell, directory, None if container is None else str(container), sudo)
+
+
+def _record(run_dir: Path, phase: str, failure: _follow.Failure) -> None:
+    """Note the failure in the manifest. Raises OSError."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        _manifest.set_failure(
+            manifest,
+            phase,
+            failure.reason,
+            failure.message,
+            host=failure.host,
+            rank=failure.rank,
+            exit_code=failure.exit_code,
+            log_tail=_follow.excerpt(failure.log_tail, _manifest.LOG_TAIL_LINES),
+        )
+
+    _manifest.update(run_dir, change)
 
 
 class _Interrupt:
