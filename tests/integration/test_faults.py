@@ -48,12 +48,12 @@ def breaking(job):
     job.rig.reset()
 
 
-def ended_badly(job, process, reason, *texts):
+def ended_badly(job, process, reason, *texts, within=SECONDS):
     """The run failed within seconds for this one cause, which the terminal, the manifest and the report name."""
     assert process.popen.returncode not in (0, None), process.text
     failed = next(phase for phase in job.read("manifest.json")["phases"] if phase["status"] == "failed")
     since = process.marked if process.is_marked else datetime.fromisoformat(failed["started"]).timestamp()
-    assert datetime.fromisoformat(failed["finished"]).timestamp() - since < SECONDS, process.text
+    assert datetime.fromisoformat(failed["finished"]).timestamp() - since < within, process.text
     failure = job.failure
     assert failure["reason"] == reason, failure
     for text in texts:
@@ -112,6 +112,61 @@ def test_an_image_that_cannot_be_had(job):
     ended_badly(
         job, process, "host_problem", "node0: the image 127.0.0.1:1/no/such:1 is not on this host and can't be pulled"
     )
+    assert job.remains() == job.clean()
+
+
+# A registry of one image whose layer breaks off in the middle each time
+BROKEN_REGISTRY = """
+import hashlib, http.server, json
+layer = "sha256:" + "1" * 64
+root = {"type": "layers", "diff_ids": [layer]}
+config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": root}).encode()
+digest = lambda data: "sha256:" + hashlib.sha256(data).hexdigest()
+kind = "application/vnd.docker."
+manifest = json.dumps({
+    "schemaVersion": 2, "mediaType": kind + "distribution.manifest.v2+json",
+    "config": {"mediaType": kind + "container.image.v1+json", "size": len(config), "digest": digest(config)},
+    "layers": [{"mediaType": kind + "image.rootfs.diff.tar.gzip", "size": 10**7, "digest": layer}]}).encode()
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        size = None
+        if "/manifests/" in self.path:
+            data, content = manifest, kind + "distribution.manifest.v2+json"
+        elif layer in self.path:
+            data, content, size = b"x" * 1000, "application/octet-stream", 10**7
+        else:
+            data, content = (config if "/blobs/" in self.path else b"{}"), "application/json"
+        self.send_response(200)
+        self.send_header("Content-Type", content)
+        self.send_header("Content-Length", str(size or len(data)))
+        self.send_header("Docker-Content-Digest", digest(manifest))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+        self.close_connection = True
+
+    do_HEAD = do_GET
+
+http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Registry).serve_forever()
+"""
+
+
+@pytest.mark.slow
+def test_a_pull_that_breaks_off(job):
+    registries = [
+        host.popen(["python3", "-c", BROKEN_REGISTRY], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for host in job.rig.hosts
+    ]
+    try:
+        process = job.run(aorta_docker={"image": "127.0.0.1:5000/aorta:1", "pull": "missing"})
+    finally:
+        for registry in registries:
+            registry.kill()
+            registry.wait()
+    assert "can't be pulled" not in process.text  # the preflight has found it
+    failure = ended_badly(job, process, "host_problem", "deploy: 2 of 2 hosts have a problem", within=180)
+    assert "node1: Error pulling" in failure["message"], failure
     assert job.remains() == job.clean()
 
 
