@@ -526,7 +526,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     lens = tracelens_replay.install(tmp_path / "lens", extra="\nimport time\ntime.sleep(600)\n")
-    command = f'"{sys.executable}" "{_tracelens.DRIVER}" rank x.json --answer "{tmp_path}/a" & echo $!; sleep 600'
+    command = f'"{sys.executable}" "{_tracelens.DRIVER}" rank x.json --answer "{tmp_path}/a" & echo $!; wait'
     parent = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdout=subprocess.PIPE,
