@@ -13,7 +13,7 @@ demo = run=demo-$$(date -u +%Y%m%dT%H%M%SZ); $(BIN)/ansible-playbook aorta.yml -
 	status=$$?; cat aorta-runs/$$run/summary.txt 2> /dev/null; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-docker test machine lint unit conformance integration test-cluster test-torch artifact sanity docs clean
+.PHONY: help demo demo-docker test machine lint unit conformance integration test-cluster test-torch artifact benchmark sanity docs clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ test-torch: $(VENV)/.dev ## A real distributed PyTorch run on two hosts; install
 
 artifact: $(VENV)/.dev ## Build, install elsewhere, ansible-test sanity and units, a run from the installed collection
 	tests/artifact.sh
+
+benchmark: $(VENV)/.dev ## Speed and memory of the analysis engine (ARGS=--large also 1.5 GB)
+	$(BIN)/python tests/benchmark/analysis.py $(ARGS)
 
 sanity: artifact
 

@@ -71,6 +71,7 @@ def read_files(
     files = list(files)
     context = multiprocessing.get_context("fork")
     limit = max(1, processes or cores())
+    spare = len(files) < limit
     outcomes: dict[TraceFile, Outcome] = {}
     # The largest first, so that no core ends up alone with a big one.
     waiting = sorted(files, key=lambda file: file.bytes)
@@ -80,7 +81,7 @@ def read_files(
             while waiting and len(running) < limit:
                 file = waiting.pop()
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(sender, file, communication, max_bytes))
+                process = context.Process(target=_child, args=(sender, file, communication, max_bytes, spare))
                 process.start()
                 sender.close()
                 running[receiver] = (process, file)
@@ -111,14 +112,36 @@ def _receive(receiver: Connection, process: Any, file: TraceFile) -> Outcome:
     return outcome
 
 
-def _child(sender: Connection, file: TraceFile, communication: re.Pattern[str], max_bytes: int | None) -> None:
-    sender.send(read_file(file, communication, max_bytes))
+def _child(
+    sender: Connection, file: TraceFile, communication: re.Pattern[str], max_bytes: int | None, spare: bool
+) -> None:
+    sender.send(read_file(file, communication, max_bytes, spare=spare))
     sender.close()
 
 
-def read_file(file: TraceFile, communication: re.Pattern[str], max_bytes: int | None = None) -> Outcome:
-    """Summarise one file in this process. Never raises for the file's sake."""
+def _hash(sender: Connection, path: Path) -> None:
+    try:
+        sender.send((sha256_of(path), None))
+    except OSError as exc:
+        sender.send(("", exc.strerror or str(exc)))
+    sender.close()
+
+
+def read_file(
+    file: TraceFile, communication: re.Pattern[str], max_bytes: int | None = None, *, spare: bool = False
+) -> Outcome:
+    """Summarise one file in this process; C(spare): with a core to spare, take its sha256 in another meanwhile.
+
+    Never raises for the file's sake.
+    """
     outcome = Outcome(file)
+    hashing: tuple[Any, Connection] | None = None
+    if spare:
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        hashing = (context.Process(target=_hash, args=(sender, file.path)), receiver)
+        hashing[0].start()
+        sender.close()
     try:
         outcome.summary = summarise_file(file.path, communication, max_bytes=max_bytes)
     except NotATrace:
@@ -129,8 +152,25 @@ def read_file(file: TraceFile, communication: re.Pattern[str], max_bytes: int | 
         outcome.error = ("trace_unreadable", f"can't be read: {exc.strerror or exc}", None)
     except MemoryError:
         outcome.error = ("trace_too_large", "out of memory while reading it", None)
-    try:
-        outcome.sha256 = sha256_of(file.path)
-    except OSError as exc:
-        outcome.error = outcome.error or ("trace_unreadable", f"can't be read: {exc.strerror or exc}", None)
+    outcome.sha256, problem = _sha256(file.path, hashing)
+    if problem is not None:
+        outcome.error = outcome.error or ("trace_unreadable", f"can't be read: {problem}", None)
     return outcome
+
+
+def _sha256(path: Path, hashing: tuple[Any, Connection] | None) -> tuple[str, str | None]:
+    """The hash, or what prevents it; from the process that takes it, if there is one and it lives."""
+    if hashing is not None:
+        process, receiver = hashing
+        try:
+            found: tuple[str, str | None] = receiver.recv()
+            return found
+        except EOFError:
+            pass  # killed: take it here
+        finally:
+            receiver.close()
+            process.join()
+    try:
+        return sha256_of(path), None
+    except OSError as exc:
+        return "", exc.strerror or str(exc)

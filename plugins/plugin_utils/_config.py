@@ -308,7 +308,7 @@ class Analysis(Section):
     kernel_categories: Annotated[dict[str, list[str] | None], BeforeValidator(_KERNEL_CATEGORIES)] = setting(
         {},
         "Further patterns by which kernels are grouped, before the built-in ones (docs/metrics.md): a map of kinds "
-        "(gemm, attention, ... or new ones) to lists of regular expressions that are searched for in the name, any case.",
+        "(gemm, attention, ... or new ones) to lists of regular expressions, searched for in the name, any case.",
     )
     max_trace_bytes: Annotated[int, BeforeValidator(kinds.integer(1))] = setting(
         DEFAULT_MAX_TRACE_BYTES,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -131,16 +132,45 @@ def test_a_killed_reader_costs_only_its_own_file(tmp_path: Path, monkeypatch: py
         healthy(rank, 4).write(tmp_path / f"rank{rank}" / "t.json")
     read = _trace_pool.read_file
 
-    def dies(file: _trace_pool.TraceFile, *args: object) -> _trace_pool.Outcome:
+    def dies(file: _trace_pool.TraceFile, *args: object, **kwargs: object) -> _trace_pool.Outcome:
         if file.name.startswith("rank2"):
             os.kill(os.getpid(), signal.SIGKILL)
-        return read(file, *args)  # type: ignore[arg-type]
+        return read(file, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(_trace_pool, "read_file", dies)
     outcomes = read_files(find_traces(tmp_path), RULE, processes=2)
     assert [outcome.summary is not None for outcome in outcomes] == [True, True, False, True]
     assert outcomes[2].error is not None
     assert outcomes[2].error[0] == "reader_died" and "signal 9" in outcomes[2].error[1]
+
+
+def test_a_file_alone_is_hashed_beside_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = hashlib.sha256(healthy().write(tmp_path / "rank0.json").read_bytes()).hexdigest()
+    reader = os.getpid()
+    hashed_by: list[int] = []
+    sha256_of = _trace_pool.sha256_of
+
+    def spied(path: Path) -> str:
+        hashed_by.append(os.getpid())
+        return sha256_of(path)
+
+    monkeypatch.setattr(_trace_pool, "sha256_of", spied)
+    file = find_traces(tmp_path)[0]
+    assert _trace_pool.read_file(file, RULE, spare=True).sha256 == expected
+    assert hashed_by == []  # it was another process
+
+    def dies(path: Path) -> str:
+        if os.getpid() != reader:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return spied(path)
+
+    monkeypatch.setattr(_trace_pool, "sha256_of", dies)
+    outcome = _trace_pool.read_file(file, RULE, spare=True)
+    assert (outcome.sha256, outcome.error, hashed_by) == (expected, None, [reader])
+    assert _trace_pool.read_file(find_traces(tmp_path)[0], RULE, spare=False).sha256 == expected
+    (tmp_path / "rank0.json").unlink()
+    gone = _trace_pool.read_file(file, RULE, spare=True)
+    assert gone.error is not None and gone.error[0] == "trace_unreadable"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
