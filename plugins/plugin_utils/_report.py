@@ -450,7 +450,8 @@ def rank_rows(results: Results | None, manifest: Mapping[str, Any]) -> list[Rank
     """All ranks that are, or should be, there; ascending."""
     if results is None:
         return []
-    hosts = {trace.get("rank"): trace.get("host") for trace in manifest.get("traces") or []}
+    gathered = [*(manifest.get("traces") or []), *(manifest.get("summaries") or [])]
+    hosts = {entry.get("rank"): entry.get("host") for entry in gathered}
     stragglers = {row.rank: row for row in results.stragglers}
     rows = [
         RankRow(one.rank, one.node, one.local_rank, one, shares_of(one.timeline_us), stragglers.get(one.rank))
@@ -758,6 +759,8 @@ def list_files(run_dir: Path, written: Iterable[str] = ()) -> list[File]:
     files += _tracelens_files(run_dir / "tracelens")
     if (run_dir / "traces").is_dir():
         files.append(File("traces/", "traces/", "the traces of all ranks"))
+    if (run_dir / "summaries").is_dir():
+        files.append(File("summaries/", "summaries/", "what the hosts have measured in their traces"))
     return files
 
 
