@@ -167,6 +167,7 @@ def test_a_pull_that_breaks_off(job):
             registry.kill()
             registry.wait()
     assert "can't be pulled" not in process.text  # the preflight has found it
+    assert "[node1] pulling 127.0.0.1:5000/aorta:1, 10 s so far" in process.text
     failure = ended_badly(job, process, "host_problem", "deploy: 2 of 2 hosts have a problem", within=180)
     assert "node1: Error pulling" in failure["message"], failure
     assert job.remains() == job.clean()
