@@ -9,6 +9,8 @@ installed; so the imports are guarded, and C(require()) says in one line what is
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 MISSING: dict[str, ImportError] = {}
@@ -64,11 +66,15 @@ else:
             return lambda function: function
 
 
-try:
-    import openpyxl
-except ImportError as exc:
-    openpyxl = None  # type: ignore[assignment]
-    MISSING["openpyxl>=3.1"] = exc
+if importlib.util.find_spec("openpyxl") is None:
+    MISSING["openpyxl>=3.1"] = ImportError("No module named 'openpyxl'")
+
+
+def __getattr__(name: str) -> Any:
+    # Only the workbook needs it, and loading it takes as long as loading pydantic.
+    if name == "openpyxl":
+        return None if "openpyxl>=3.1" in MISSING else importlib.import_module(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def require(*names: str) -> None:
@@ -94,6 +100,5 @@ __all__ = [
     "ValidationError",
     "field_validator",
     "model_validator",
-    "openpyxl",
     "require",
 ]
