@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -14,10 +15,12 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.aorta.automation.plugins.module_utils import _host
 from ansible_collections.aorta.automation.plugins.module_utils._trace_find import rank_of
 from ansible_collections.aorta.automation.plugins.plugin_utils import _transfer
 
 PROGRESS_SECONDS = 5
+HEARTBEAT_SECONDS = 60
 
 
 def is_safe(name: str) -> bool:
@@ -95,8 +98,14 @@ class ActionModule(ActionBase):
             )
         progress = Progress(self._display.display, host, len(files), total)
         traces, problems = [], []
+        heartbeat = PurePosixPath(str(args["pack_dir"])).parent / _host.HEARTBEAT_FILE
+        heard = 0.0
         for file in files:
             name = str(file["name"])
+            if time.monotonic() - heard > HEARTBEAT_SECONDS:  # or the next run takes this one for dead
+                heard = time.monotonic()
+                with contextlib.suppress(OSError):
+                    self._shell(f"touch -c {shlex.quote(str(heartbeat))}")
             if not is_safe(name):
                 problems.append(f"refused a trace whose path leaves its directory: {name!r}")
                 continue

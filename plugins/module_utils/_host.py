@@ -66,7 +66,7 @@ def seconds_since(path: str, now: float) -> float | None:
 
 def claim_path(work_dir: str) -> str:
     """The link that says which run has this host; with the host's name, for hosts may share the directory."""
-    return os.path.join(work_dir, "claim-" + socket.gethostname())
+    return os.path.join(work_dir, socket.gethostname() + ".claim")
 
 
 def claimed_by(work_dir: str) -> str:

@@ -71,6 +71,16 @@ def test_the_claim_of_a_run_that_is_over_is_taken_over(tmp_path, how):
     assert _host.claimed_by(str(tmp_path)) == "r2"
 
 
+def test_the_clean_up_of_all_runs_takes_no_claim_for_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(_host.socket, "gethostname", lambda: "x-node0")
+    work = tmp_path / "work"
+    assert check(work, "r1").host["claimed"]
+    params = {"directory": str(work), "run_id": "", "node_rank": "", "remove": True, "grace": 1}
+    _step, changed, left = process_step.stop(params)
+    assert (changed, left) == (True, [])
+    assert not work.exists()
+
+
 def test_nothing_is_claimed_where_something_is_wrong(tmp_path):
     one = check(tmp_path / "work", "r1", benchmark_path="/no/such")
     assert [problem["check"] for problem in one.problems] == ["benchmark_path"]
