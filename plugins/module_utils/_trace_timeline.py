@@ -110,11 +110,13 @@ class Union:
         # With both sorted, the i-th start opens a new block exactly when all i earlier intervals have ended before it.
         first = array.array("q", sorted(starts))
         last = array.array("q", sorted(ends))
-        opens = [*itertools.compress(itertools.count(1), map(operator.gt, itertools.islice(first, 1, None), last))]
+        opens = bytearray(map(operator.gt, itertools.islice(first, 1, None), last))
         self.sorted_starts, self.sorted_ends = first, last
-        self.starts = [first[0], *map(first.__getitem__, opens)] if first else []
-        self.ends = [*map(last.__getitem__, map((-1).__add__, opens)), last[-1]] if last else []
-        self.before = [0, *itertools.accumulate(map(operator.sub, self.ends, self.starts))]
+        self.starts, self.ends = first[:1], array.array("q", itertools.compress(last, opens))
+        self.starts.extend(itertools.compress(itertools.islice(first, 1, None), opens))
+        self.ends.extend(last[-1:])
+        self.before = array.array("q", (0,))
+        self.before.extend(itertools.accumulate(map(operator.sub, self.ends, self.starts)))
 
     @property
     def length(self) -> int:
@@ -253,7 +255,9 @@ def _gpu_timeline(collected: Collected, communication: re.Pattern[str], base: in
     def union(*wanted: str) -> Union:
         table = [category in wanted for category in categories]
         chosen = bytearray(map(table.__getitem__, keys))
-        return Union(itertools.compress(starts, chosen), itertools.compress(ends, chosen))
+        result = Union(itertools.compress(starts, chosen), itertools.compress(ends, chosen))
+        result.sorted_starts = result.sorted_ends = array.array("q")  # megabytes that nobody asks for
+        return result
 
     everything = Union(starts, ends)
     computation, communicating, copying = union(COMPUTATION), union(COMMUNICATION), union(COPY)
@@ -374,26 +378,25 @@ def _plausibility(collected: Collected, windows: Union, everything: Union, summa
 
 
 def _overlaps(collected: Collected, summary: FileSummary) -> None:
-    kernels = [kind == KERNEL for kind, _name in collected.names]
-    pairs: dict[int, tuple[list[int], list[int]]] = {
-        stream: ([], []) for stream, name in enumerate(collected.stream_names) if name is not None
-    }
-    if len(pairs) <= _FEW_STREAMS:
-        for stream, pair in pairs.items():
-            here = map(stream.__eq__, collected.streams)
-            chosen = bytearray(map(operator.and_, map(kernels.__getitem__, collected.keys), here))
-            pair[0].extend(itertools.compress(collected.starts, chosen))
-            pair[1].extend(itertools.compress(collected.ends, chosen))
-    else:
-        for start, end, key, stream in zip(collected.starts, collected.ends, collected.keys, collected.streams):
-            if stream in pairs and kernels[key]:
+    kernels = bytes(kind == KERNEL for kind, _name in collected.names)
+    known = [stream for stream, name in enumerate(collected.stream_names) if name is not None]
+    chosen = bytearray(map(kernels.__getitem__, collected.keys))
+    pairs: dict[int, tuple[array.array[int], array.array[int]]] = {}
+    if len(known) > _FEW_STREAMS:
+        pairs = {stream: (array.array("q"), array.array("q")) for stream in known}
+        for start, end, stream, kernel in zip(collected.starts, collected.ends, collected.streams, chosen):
+            if kernel and stream in pairs:
                 pairs[stream][0].append(start)
                 pairs[stream][1].append(end)
     overlapping = 0
     streams = []
-    for stream, (starts, ends) in pairs.items():
-        starts.sort()
-        ends.sort()
+    for stream in known:
+        if stream in pairs:
+            starts, ends = map(sorted, pairs.pop(stream))
+        else:
+            here = bytearray(map(operator.and_, chosen, map(stream.__eq__, collected.streams)))
+            starts = sorted(itertools.compress(collected.starts, here))
+            ends = sorted(itertools.compress(collected.ends, here))
         later = itertools.islice(starts, 1, None)
         found = sum(map(operator.lt, later, map((-OVERLAP_TOLERANCE_NS).__add__, ends)))
         overlapping += found
