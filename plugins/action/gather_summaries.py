@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ansible_collections.aorta.automation.plugins.action import gather_traces
+from ansible_collections.aorta.automation.plugins.module_utils import _host
 from ansible_collections.aorta.automation.plugins.module_utils._trace_find import rank_of
 from ansible_collections.aorta.automation.plugins.module_utils._trace_summary import SUFFIX
 from ansible_collections.aorta.automation.plugins.plugin_utils import _transfer
@@ -53,7 +54,13 @@ class ActionModule(gather_traces.ActionModule):
         options = {name: args["analysis"][name] for name in READING if args["analysis"].get(name) is not None}
         made = self._execute_module(
             module_name="aorta.automation.trace_summary",
-            module_args={"source": args["source"], "dest": args["work_dir"], "ranks": ranks, **options},
+            module_args={
+                "source": args["source"],
+                "dest": args["work_dir"],
+                "ranks": ranks,
+                "heartbeat": str(PurePosixPath(str(args["work_dir"])).parent / _host.HEARTBEAT_FILE),
+                **options,
+            },
             task_vars=task_vars,
         )
         if made.get("failed") or made.get("unreachable"):

@@ -45,6 +45,9 @@ options:
   processes:
     description: How many traces are read at a time. As many as there are cores if not given.
     type: int
+  heartbeat:
+    description: A file that is touched as long as this goes on, if it exists, so that the run is not taken for dead.
+    type: path
 attributes:
   check_mode:
     support: none
@@ -119,9 +122,17 @@ from ansible_collections.aorta.automation.plugins.module_utils._trace_timeline i
 
 
 def summarise(
-    source: str, dest: str, names: list[str], rule: str | list[str], max_bytes: int | None, processes: int | None
+    source: str,
+    dest: str,
+    names: list[str],
+    rule: str | list[str],
+    max_bytes: int | None,
+    processes: int | None,
+    heartbeat: str | None = None,
 ) -> list[dict[str, Any]]:
     """Write a summary of each of the traces C(names) below C(source) and describe it.
+
+    The file C(heartbeat), if it is there, is touched at the start and after each trace.
 
     Raises OSError; ValueError for a bad rule.
     """
@@ -133,13 +144,19 @@ def summarise(
         status = os.stat(path)
         files.append(TraceFile(Path(path), name, (), status.st_size, status.st_mtime_ns))
 
+    def live() -> None:
+        if heartbeat is not None and os.path.exists(heartbeat):
+            os.utime(heartbeat)
+
     def write(outcome: Outcome) -> None:
+        live()
         target = os.path.join(dest, outcome.file.name + SUFFIX)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         write_summary(target, outcome, rule)
         outcome.summary = None  # on the disk now: a host with many traces need not hold them all
 
     os.makedirs(dest, exist_ok=True)
+    live()
     unread = [file for file in files if not is_current(os.path.join(dest, file.name + SUFFIX), file, rule)]
     read_files(unread, communication, max_bytes=max_bytes, processes=processes, progress=write)
     return [describe(file, os.path.join(dest, file.name + SUFFIX)) for file in files]
@@ -182,6 +199,7 @@ def main() -> None:
             "max_trace_bytes": {"type": "int"},
             "processes": {"type": "int"},
             "ranks": {"type": "list", "elements": "int"},
+            "heartbeat": {"type": "path"},
         },
         supports_check_mode=False,
     )
@@ -198,7 +216,15 @@ def main() -> None:
                 names.append(name)
             else:
                 others.add(rank)
-        files = summarise(given["source"], given["dest"], names, rule, given["max_trace_bytes"], given["processes"])
+        files = summarise(
+            given["source"],
+            given["dest"],
+            names,
+            rule,
+            given["max_trace_bytes"],
+            given["processes"],
+            given["heartbeat"],
+        )
     except (OSError, ValueError) as exc:
         module.fail_json(msg="can't summarise the traces: %s" % exc)
     module.exit_json(

@@ -81,6 +81,7 @@ def test_summaries_arrive_and_the_manifest_has_them(host: Path) -> None:
     assert result["asked"][0]["communication_kernels"] == ["nccl"]
     assert "top_kernels" not in result["asked"][0] and "max_trace_bytes" not in result["asked"][0]
     assert [entry["file"] for entry in result["summaries"]] == [f"rank{rank}/t.json.summary.json.gz" for rank in (0, 1)]
+    assert result["asked"][0]["heartbeat"] == str(host / "heartbeat")
     for entry in result["summaries"]:
         assert (host / "run" / "summaries" / entry["file"]).stat().st_size == entry["bytes"]
         assert (host / "source" / entry["trace"]["file"]).stat().st_size == entry["trace"]["bytes"]
@@ -141,6 +142,9 @@ def test_documentation_and_arguments_agree() -> None:
 def test_the_module_with_the_standard_library_alone(host: Path, rule: Any, outcome: str) -> None:
     """As Ansible runs it, in an interpreter that has neither msgspec nor isal."""
     args = {"source": str(host / "source"), "dest": str(host / "out"), "communication_kernels": rule, "ranks": [1]}
+    args["heartbeat"] = str(host / "beat")
+    (host / "beat").touch()
+    os.utime(host / "beat", (1, 1))
     program = (
         "import json, sys; sys.modules['msgspec'] = sys.modules['isal'] = None\n"
         "from ansible.module_utils import basic\n"
@@ -156,5 +160,6 @@ def test_the_module_with_the_standard_library_alone(host: Path, rule: Any, outco
     if outcome == "standard library":
         assert (reply["reader"], reply["other_ranks"]) == (outcome, [0])
         assert [file["trace"]["rank"] for file in reply["files"]] == [1]
+        assert (host / "beat").stat().st_mtime > 1
     else:
         assert reply["failed"] and outcome in reply["msg"]
