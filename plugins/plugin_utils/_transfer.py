@@ -69,6 +69,7 @@ def fetch(
             return 0
         begun = stream.seek(0, 2)
         if copy is not None and not begun and size > PIECE_BYTES:
+            progress(0)  # may say that nobody waits for the file any more
             copy(path, part)
         stream.seek(0)
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):

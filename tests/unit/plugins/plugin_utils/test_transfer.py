@@ -69,6 +69,18 @@ def test_what_a_copy_leaves_out_comes_in_pieces(tmp_path, source, share):
     assert (copies, host.sent) == ([str(source)], SIZE - count)
 
 
+def test_nothing_is_copied_for_nobody(tmp_path, source):
+    def progress(_count):
+        raise _transfer.TransferError("gone")
+
+    copies = []
+    with pytest.raises(_transfer.TransferError, match="gone"):
+        _transfer.fetch(
+            Host(), str(source), tmp_path / "t", SIZE, "0" * 64, progress, copy=lambda *names: copies.append(names)
+        )
+    assert copies == []
+
+
 def test_an_empty_file(tmp_path):
     (tmp_path / "empty").touch()
     assert fetch(Host(), tmp_path / "empty", tmp_path / "copy") == 0
