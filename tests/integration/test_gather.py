@@ -42,7 +42,18 @@ def test_every_rank_arrives_once(fresh, tmp_path):
         assert any(f"[{host}] gathered {FILES} of {FILES} files" in line for line in fresh.said), fresh.said
 
 
-def test_what_a_killed_controller_has_gathered_is_kept(fresh, tmp_path):
+@pytest.fixture
+def slow(fresh):
+    """The same behind links on which a gathering takes some seconds."""
+    for host in fresh.rig.hosts:
+        fresh.rig.slow_link(host, "200mbit")
+    yield fresh
+    for host in fresh.rig.hosts:
+        fresh.rig.slow_link(host)
+
+
+def test_what_a_killed_controller_has_gathered_is_kept(slow, tmp_path):
+    fresh = slow
     total = FILES * 2 * RANDOM
     cut = gather.cut_and_resume(fresh, tmp_path / "traces", total)
     assert total * 0.5 <= cut["kept"] < total
@@ -51,7 +62,8 @@ def test_what_a_killed_controller_has_gathered_is_kept(fresh, tmp_path):
     assert max(packed) < time.time() - cut["seconds"]  # the second attempt has not packed again
 
 
-def test_a_host_that_goes_away_in_the_middle_costs_nothing(fresh, tmp_path):
+def test_a_host_that_goes_away_in_the_middle_costs_nothing(slow, tmp_path):
+    fresh = slow
     log = tmp_path / "play.log"
     process = fresh.start_ours(tmp_path / "traces", log)
     while gather.arrived(tmp_path / "traces") < FILES * RANDOM:
