@@ -83,12 +83,26 @@ def plan(
     artifacts = Artifacts(
         trace_dir=trace_dir,
         options=dict(values.get("analysis") or {}),
-        expected_ranks=expected_ranks,
+        expected_ranks=expected_ranks if expected_ranks is not None else _planned_ranks(trace_dir),
         nodes=dict(nodes or {}),
         run_id=spec.get("run_id"),
         progress=progress,
     )
     return Job(run_dir, trace_dir, str(spec.get("benchmark") or "aorta"), artifacts, tell)
+
+
+def _planned_ranks(trace_dir: Path) -> frozenset[int] | None:
+    """The ranks that the run which made C(trace_dir) was to have, None when no run of ours made it."""
+    path = trace_dir.parent / "spec.json"
+    if not path.is_file():
+        return None
+    spec = read_json(path)
+    if not isinstance(spec, dict) or "run" not in (spec.get("phases") or ()):
+        return None
+    per_node = (spec.get("values") or {}).get("gpus_per_node")
+    if not isinstance(per_node, int) or not spec.get("hosts"):
+        return None
+    return frozenset(range(len(spec["hosts"]) * per_node))
 
 
 def run(job: Job, use_cache: bool = True) -> Results:

@@ -148,6 +148,7 @@ def test_validate_judges_existing_traces_again(done, job):
     assert job.read("verdict.json")["status"] == "passed"
     before, after = done.read("results.json"), job.read("results.json")
     assert after["summary"] == before["summary"]
+    assert after["reused_from"] == str(done.run_dir / "results.json")
     assert not (job.run_dir / "traces").exists()
 
 

@@ -61,7 +61,7 @@ def test_bad_traces_do_not_fail_the_task(run_dir: Path) -> None:
     assert result["status"] == "partial"
     assert len(result["errors"]) == 10
     assert result["errors"][0].startswith("trace_truncated: rank 2")
-    assert "9 more" in result["errors"][-1]
+    assert "10 more" in result["errors"][-1]  # one says that the traces are of a smaller world
     assert not result.get("failed")
 
 
