@@ -49,7 +49,7 @@ its section; lists and single values are replaced.
 | `env_vars` of a `cluster.json` (for `environment`) | `inventory` | `{"HSA_NO_SCRATCH_RECLAIM": "1"}` |
 | the file named by `aorta_config_file` | `config file` | CVS's `aorta_benchmark.yaml`, unchanged |
 | variables | `inventory` (group `all`), `group`, `host`, `play`, `extra vars` | `aorta_gpus_per_node: 4` |
-| `aorta_set` | `aorta_set` | `-e aorta_set='docker.shm_size=32G'` |
+| `aorta_set` | `aorta_set` | `-e aorta_set=docker.shm_size=32G` |
 
 `spec.json` (key `layers`) and the report show for every value the layer that set it.
 
@@ -66,7 +66,7 @@ a map. The value begins after the first `=` and may contain others. Below `envir
 
 ```shell
 ansible-playbook aorta.yml -i inventories/cluster \\
-  -e aorta_set='training_overrides.training.max_steps=50 environment.NCCL_DEBUG=INFO gpu_model=mi300x'
+  -e "aorta_set='training_overrides.training.max_steps=50 environment.NCCL_DEBUG=INFO gpu_model=mi300x'"
 ```
 
 ## Conversion
@@ -74,7 +74,8 @@ ansible-playbook aorta.yml -i inventories/cluster \\
 AWX surveys and `-e name=value` deliver text. Text is converted strictly: `"8"` is an integer, `"yes"` a boolean
 (Ansible's own words), `"eight"` an error that names the variable. A boolean is never taken for a number or a text:
 YAML reads a bare `no`, `off` or `true` as a boolean, so where text is meant (`environment: {X: "no"}`) quote it.
-A map or list may come as text too (`-e aorta_docker='{image: x}'`). Where null is allowed, an empty text is null.
+A map or list may come as text too (a survey's answer `{image: x}` for `aorta_docker`). On a
+command line: `-e '{"aorta_docker": {"image": "x"}}'`. Where null is allowed, an empty text is null.
 Null for a key below `environment`, `training_overrides` or `docker.ulimits` removes what a lower layer set.
 In the configuration file a key that is given twice is an error, and what YAML would change silently stays text (`0777`,
 `1_000`, `1.10`, dates).

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.aorta.automation.plugins.plugin_utils._report import View
+from ansible_collections.aorta.automation.plugins.plugin_utils._results import Summary
 from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import number, one_line
 
 NOT_MEASURED = "not measured"
@@ -36,7 +37,7 @@ def summary_lines(view: View, run_dir: Path) -> list[str]:
     """At most 20 lines of at most 100 columns: verdict, reason, figures, failed checks, where the report is."""
     lines = [f"{view.benchmark}: {view.word}   run {view.run_id}", *_wrapped(view.reason, 3)]
     if view.results is not None and view.results.per_rank:
-        lines += ["", *_figures(view)]
+        lines += ["", *_figures(view, view.results.summary)]
     # Where nothing could be measured, every check would say so.
     checks = view.verdict.failing if view.verdict and view.status == "failed" else []
     if len(checks) > 1:
@@ -56,9 +57,7 @@ def summary_lines(view: View, run_dir: Path) -> list[str]:
     return [*lines[: MAX_LINES - len(tail)], *tail]
 
 
-def _figures(view: View) -> list[str]:
-    assert view.results is not None
-    summary = view.results.summary
+def _figures(view: View, summary: Summary) -> list[str]:
     ranks = f"{view.num_measured} of {view.world_size}"
     nodes = f" on {len(view.nodes)} node{'s' if len(view.nodes) > 1 else ''}" if view.nodes else ""
     gpus = f", {', '.join(view.gpus)}" if view.gpus else ""
@@ -79,7 +78,7 @@ def _cut(text: str, label: str = "") -> str:
 
 
 def _wrapped(text: str, most: int) -> list[str]:
-    lines = textwrap.wrap(one_line(text), WIDTH - 2, max_lines=most, placeholder=" ...")
+    lines = textwrap.wrap(one_line(text), WIDTH - 2, max_lines=most, placeholder=" ...", break_on_hyphens=False)
     return [f"  {line}" for line in lines]
 
 

@@ -100,7 +100,10 @@ def read_yaml(text: str) -> tuple[Any, list[str]]:
 
     Raises ReadError when the text is not YAML, holds several documents or an unknown tag.
     """
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as exc:  # a character that no YAML may hold
+        raise ReadError(_yaml_reason(exc)) from exc
     try:
         node = loader.get_single_node()
         problems: list[str] = []

@@ -590,7 +590,7 @@ def times(path: Path) -> Any:
 def test_a_trace_has_the_form_of_kineto(whole: Job, rank: int) -> None:
     trace = times(whole.traces(rank)[0])
     assert trace["schemaVersion"] == 1
-    assert {device["name"] for device in trace["deviceProperties"]} == {"AMD Instinct MI300X"}
+    assert {device["name"] for device in trace["deviceProperties"]} == {"AMD Instinct MI300X (simulated)"}
     assert trace["displayTimeUnit"] == "ms"
     assert trace["baseTimeNanoseconds"] == kineto.base_time(1796100000123456789)
     assert "not measured" in trace["generator"]

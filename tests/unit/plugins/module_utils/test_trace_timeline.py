@@ -214,7 +214,7 @@ def test_percentiles_and_histogram(durations: list[int]) -> None:
         assert sum(one <= value for one in ordered) >= share * len(ordered)
         assert sum(one < value for one in ordered) < share * len(ordered)
     pairs = histogram(ordered)
-    spread = [value for value, calls in zip(pairs[::2], pairs[1::2], strict=True) for _ in range(calls)]
+    spread = [value for value, calls in zip(pairs[::2], pairs[1::2], strict=True) for _call in range(calls)]
     assert len(spread) == len(ordered)
     assert all(abs(one - other) <= other / 128 for one, other in zip(spread, ordered, strict=True))
     assert [one for one in spread if one < 128] == [one for one in ordered if one < 128]

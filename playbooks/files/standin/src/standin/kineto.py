@@ -72,7 +72,7 @@ def document(process: Process, steps: Sequence[RankStep], *, trace_name: str, gp
 
 def _header(process: Process, trace_name: str) -> str:
     device = {
-        "name": "AMD Instinct MI300X",
+        "name": "AMD Instinct MI300X (simulated)",
         "totalGlobalMem": 206141652992,
         "computeMajor": 9,
         "computeMinor": 4,

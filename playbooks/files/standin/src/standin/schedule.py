@@ -110,7 +110,7 @@ LOSS = (
 NORM = (Kernel(_APPLY % (1, "LpNormFunctor<float, NormType::L2>"), "aten::_foreach_norm", 1.0),)
 CLIP = (Kernel(_APPLY % (1, "BinaryOpListAlphaFunctor<float, 1, 1, 0>"), "aten::_foreach_mul_", 1.0),)
 OPTIMIZER = tuple(
-    Kernel(_APPLY % (4, "FusedAdamMathFunctor<float, 4>"), "aten::_fused_adamw_", 0.125) for _ in range(8)
+    Kernel(_APPLY % (4, "FusedAdamMathFunctor<float, 4>"), "aten::_fused_adamw_", 0.125) for _part in range(8)
 )
 
 RCCL_KERNEL = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
@@ -191,7 +191,7 @@ class Schedule:
 
     def window(self, first: int, count: int) -> list[list[RankStep]]:
         """Steps first … first+count-1, for each rank; times in ns after the origin of step `first`."""
-        result: list[list[RankStep]] = [[] for _ in range(self.world_size)]
+        result: list[list[RankStep]] = [[] for _rank in range(self.world_size)]
         origin = 0
         for index in range(first, first + count):
             steps, length = self.step(index)
@@ -292,7 +292,7 @@ class _StepRun:
         self.ranks = world
         self.rng = [schedule._rng(rank, index, "step") for rank in world]
         self.host_start = [schedule.tail(rank, index - 1)[1] + _STEP_GAP for rank in world]
-        self.ops: list[list[Op]] = [[] for _ in world]
+        self.ops: list[list[Op]] = [[] for _rank in world]
         self.compute = list(self.host_start)  # when the compute stream is free
         self.comm = list(self.host_start)  # when the communication stream is free
         self.seq = index * schedule.collectives_per_step
