@@ -22,7 +22,7 @@ from ansible_collections.aorta.automation.plugins.plugin_utils import _follow, _
 # AWX shows about the first KiB of an event, and drops from its live view what comes faster than 30 a second
 PRINT_CHARACTERS = 1000
 PRINT_SECONDS = 0.5
-PRINTS_A_TIME = 12
+PRINTS_A_TIME = 7  # a second can hold three times, and the last print of all
 LINE_CHARACTERS = 400
 ALIVE = "-o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 
