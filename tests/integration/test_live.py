@@ -24,6 +24,9 @@ from ansible_collections.aorta.automation.plugins.action.follow import printable
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = Path(__file__).resolve().parent / "live_workload"
 
+# They measure times, so they are not among the tests that decide over a change.
+pytestmark = pytest.mark.slow
+
 
 def settings(output, parts, **more):
     return {
