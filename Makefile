@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
+# Into a pipe Ansible's output is buffered otherwise, and not live
+export PYTHONUNBUFFERED := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Where test-torch keeps PyTorch, for the Python of the rig's hosts (/usr/bin/python3)
 export AORTA_TORCH_DIR ?= /var/cache/aorta-torch

@@ -9,9 +9,9 @@ import html.parser
 import io
 import json
 import re
-import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import openpyxl
 import pytest
