@@ -218,19 +218,19 @@ def test_a_job_waits_for_a_node_that_is_started_late(job: Job) -> None:
 
 def test_a_failing_rank_is_named_and_the_other_node_notices_by_timeout(job: Job) -> None:
     port = free_port()
-    settings = ("standin.fail=2:2", "standin.collective_timeout_s=1.5")
+    settings = ("standin.fail=2:2", "standin.collective_timeout_s=4")
     job.node(0, port, *settings)
     job.node(1, port, *settings)
     assert job.wait() == [1, 1]
     log = job.log(1)
     assert "InjectedFailure: HIP error: an illegal memory access was encountered" in log
     assert re.search(r"^ {2}rank {6}: 2 \(local_rank: 0\)\n {2}exitcode {2}: 1 \(pid: \d+\)$", log, re.MULTILINE)
-    noticed = (
-        r"\[Rank 0\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=3, .* ran for (\d+) milliseconds"
+    noticed = (  # by either rank of that node: the one that is first ends the other
+        r"\[Rank [01]\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=3, .* ran for (\d+) milliseconds"
     )
     waited = re.search(noticed, job.log(0))
     assert waited
-    assert int(waited[1]) >= 1500
+    assert int(waited[1]) >= 4000
     assert job.nothing_left()
 
 
