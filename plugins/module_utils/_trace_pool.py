@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading traces side by side, the same on the head node and on a host.
 
-Each file is read in a process of its own, as many at a time as there are cores, so that a damaged file, or one that
-gets its reader killed, costs nothing but its own figures.
+Each file is read in a process of its own, as many at a time as there are cores (in several where there are fewer files
+than cores), so that a damaged file, or one that gets its reader killed, costs nothing but its own figures.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_files(
     files = list(files)
     context = multiprocessing.get_context("fork")
     limit = max(1, processes or cores())
-    spare = len(files) < limit
+    each = max(1, limit // max(1, len(files)))
     outcomes: dict[TraceFile, Outcome] = {}
     # The largest first, so that no core ends up alone with a big one.
     waiting = sorted(files, key=lambda file: file.bytes)
@@ -81,7 +81,7 @@ def read_files(
             while waiting and len(running) < limit:
                 file = waiting.pop()
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(sender, file, communication, max_bytes, spare))
+                process = context.Process(target=_child, args=(sender, file, communication, max_bytes, each))
                 process.start()
                 sender.close()
                 running[receiver] = (process, file)
@@ -113,9 +113,9 @@ def _receive(receiver: Connection, process: Any, file: TraceFile) -> Outcome:
 
 
 def _child(
-    sender: Connection, file: TraceFile, communication: re.Pattern[str], max_bytes: int | None, spare: bool
+    sender: Connection, file: TraceFile, communication: re.Pattern[str], max_bytes: int | None, processes: int
 ) -> None:
-    sender.send(read_file(file, communication, max_bytes, spare=spare))
+    sender.send(read_file(file, communication, max_bytes, processes=processes))
     sender.close()
 
 
@@ -128,22 +128,22 @@ def _hash(sender: Connection, path: Path) -> None:
 
 
 def read_file(
-    file: TraceFile, communication: re.Pattern[str], max_bytes: int | None = None, *, spare: bool = False
+    file: TraceFile, communication: re.Pattern[str], max_bytes: int | None = None, *, processes: int = 1
 ) -> Outcome:
-    """Summarise one file in this process; C(spare): with a core to spare, take its sha256 in another meanwhile.
+    """Summarise one file in this process. With more C(processes) others read parts of it, and take its sha256.
 
     Never raises for the file's sake.
     """
     outcome = Outcome(file)
     hashing: tuple[Any, Connection] | None = None
-    if spare:
+    if processes > 1:
         context = multiprocessing.get_context("fork")
         receiver, sender = context.Pipe(duplex=False)
         hashing = (context.Process(target=_hash, args=(sender, file.path)), receiver)
         hashing[0].start()
         sender.close()
     try:
-        outcome.summary = summarise_file(file.path, communication, max_bytes=max_bytes)
+        outcome.summary = summarise_file(file.path, communication, max_bytes=max_bytes, processes=processes)
     except NotATrace:
         pass
     except TraceError as exc:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: B905 (zip has no "strict" before Python 3.10)
+# ruff: noqa: B905, RUF007 (zip has no "strict", and itertools no "pairwise", before Python 3.10)
 """Reads a trace of the PyTorch profiler (Kineto's JSON) piece by piece, in bounded memory.
 
 C(traceEvents) is never held as a whole: the text is cut between events into pieces of some 256 KiB, and of each piece
@@ -9,20 +9,24 @@ only GPU events and C(ProfilerStep) marks are kept. A piece is decoded as C([) +
 one reading only, that succeeds just when the cut lay between two events: a guessed cut inside a string or a nested
 object fails, and then the exact (slower) scan finds the true one. So guessing is safe for any JSON.
 
+Where cores are idle, regions of a large file are read by processes of their own, by the same argument: the start of a
+region is a true border when all before it has been decoded up to exactly there.
+
 Pieces are decoded by msgspec where it is installed and by the standard library otherwise, with the same result.
 Times become integer nanoseconds straight from the decimal text; float64 would lose up to 125 ns at epoch times.
 """
 
 from __future__ import annotations
 
-import array
 import gc
 import itertools
 import json
+import multiprocessing
 import operator
 import os
 import re
 import zlib
+from multiprocessing.connection import Connection
 from typing import Any, Callable, Iterable, Union
 
 try:
@@ -41,6 +45,8 @@ except ImportError:
 CHUNK = 256 * 1024
 # Packed bytes at a time: what is left of them is copied for each piece that is unpacked.
 _PACKED = 32 * 1024
+# A region of a file that is worth a process of its own.
+_REGION = 16 * 1024 * 1024
 # Deflate reaches 1032 to 1; traces stay below 50. Far above that, a file is made to fill the memory or the day.
 MAX_RATIO = 400
 _BOMB_FROM = 64 * 1024 * 1024
@@ -290,6 +296,12 @@ class _StandardDecoder:
         self.processes: set[str] = set()
         self.complete = 0
 
+    def join(self, other: _StandardDecoder) -> None:
+        """Add what was learnt from a later region."""
+        self.complete += other.complete
+        self.categories |= other.categories
+        self.processes |= other.processes
+
     def decode(self, text: bytes | memoryview, strict: bool = True) -> tuple[int, Batches]:
         events = json.loads(
             str(text, "utf-8"),
@@ -372,21 +384,27 @@ class _FastDecoder:
 
 _NAME_OF, _TS_OF, _DUR_OF, _ARGS_OF, _PID_OF = map(operator.attrgetter, ("name", "ts", "dur", "args", "pid"))
 _DEVICE_OF, _STREAM_OF = map(operator.attrgetter, ("device", "stream"))
-_FOURTH_LAST = operator.itemgetter(-4)
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_integers: Any = msgspec and msgspec.json.Decoder(list[int]).decode  # "list[int]" is no type before Python 3.9
 _MAX_PROCESSES = _MAX_SPANS = 64
 
 
 def _times(events: list[Any], field: Callable[[Any], Any]) -> list[int] | None:
     """C(nanoseconds) of a field of all events at once; None unless each has the usual form, with three decimals."""
     joined = b",".join(map(field, events))
-    texts = joined.split(b",")
-    try:
-        if len(texts) != len(events) or bytes(map(_FOURTH_LAST, texts)) != b"." * len(texts):
-            return None
-        values = list(map(int, joined.replace(b".", b"").split(b",")))
-    except (ValueError, IndexError):
+    commas = len(events) - 1
+    form = joined.translate(_ZEROS)
+    if not (form.endswith(b".000") and form.count(b".000,") == form.count(b",") == form.count(b".") - 1 == commas):
         return None
-    return values if max(values) < _NS_LIMIT and min(values) > -_NS_LIMIT else None
+    digits = joined.replace(b".", b"")
+    try:
+        values = _integers(b"[%b]" % digits) if _integers else list(map(int, digits.split(b",")))
+    except ValueError:  # msgspec's errors are such; it takes no leading zeros
+        try:
+            values = list(map(int, digits.split(b",")))
+        except ValueError:
+            return None
+    return values if max(values) < _NS_LIMIT else None
 
 
 class _Kept:
@@ -408,10 +426,10 @@ class Collected:
     """
 
     def __init__(self) -> None:
-        self.starts = array.array("q")
-        self.ends = array.array("q")
-        self.keys = array.array("l")
-        self.streams = array.array("l")
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.keys: list[int] = []
+        self.streams: list[int] = []
         self.names: list[tuple[int, str]] = []
         self.stream_names: list[Any] = []
         self.collectives: dict[int, dict[str, Any]] = {}
@@ -426,7 +444,7 @@ class Collected:
         self.nonstandard = False
         self.encoding_replaced = False
         self.bytes = 0
-        self._lost: list[tuple[str, _Kept, int, int]] = []
+        self.lost: list[tuple[str, _Kept, int, int]] = []
         self._key_index: dict[int, dict[str, int]] = {kind: {} for kind in GPU_CATEGORIES.values()}
         self._stream_index: dict[Any, int] = {}
 
@@ -446,6 +464,31 @@ class Collected:
             for event in found:
                 self._take_one(category, event)
 
+    def join(self, other: Collected) -> None:
+        """Add what was read of a later region of the same file."""
+        row = len(self.starts)
+        self.collectives.update((row + place, args) for place, args in other.collectives.items())
+        keys = [self._key_of(kind, name) for kind, name in other.names]
+        streams = [self._stream_of(stream) for stream in other.stream_names]
+        self.starts.extend(other.starts)
+        self.ends.extend(other.ends)
+        self.keys.extend(map(keys.__getitem__, other.keys))
+        self.streams.extend(map(streams.__getitem__, other.streams))
+        for device, number in other.devices.items():
+            self.devices[device] = self.devices.get(device, 0) + number
+        for process in other.processes:
+            if len(self.processes) < _MAX_PROCESSES:
+                self.processes.add(process)
+        for number, window in other.steps.items():
+            self._take_step(number, window)
+        self.spans.extend(other.spans[: _MAX_SPANS - len(self.spans)])
+        self.events += other.events
+        self.skipped += other.skipped
+        self.legacy |= other.legacy
+        self.nonstandard |= other.nonstandard
+        self.encoding_replaced |= other.encoding_replaced
+        self.lost += other.lost
+
     def _take_one(self, category: str, event: Any) -> None:
         start, length = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
         if start is None or length is None or length < 0 or (start == 0 and length == 0):
@@ -453,18 +496,18 @@ class Collected:
             self.skipped += 1
         elif start <= 0:
             # Its times are views of a buffer that is used again.
-            self._lost.append((category, _Kept(event), start, length))
+            self.lost.append((category, _Kept(event), start, length))
         else:
             self._take_all(category, [event], [start], [length])
 
     def finish(self) -> None:
         """Decide about records at or before time zero: lost ones are far from all others."""
-        for category, event, start, length in self._lost:
+        for category, event, start, length in self.lost:
             if self.starts and self.starts[0] - start > _LOST_NS:
                 self.skipped += 1
             else:
                 self._take_all(category, [event], [start], [length])
-        self._lost = []
+        self.lost = []
 
     def _take_host(self, category: str, name: str, start: int, length: int) -> None:
         if category == SPAN_CATEGORY:
@@ -475,8 +518,9 @@ class Collected:
         if match is None:
             return
         self.legacy = self.legacy or category in LEGACY_CATEGORIES
-        number = int(match.group(1))
-        window = (start, start + length)
+        self._take_step(int(match.group(1)), (start, start + length))
+
+    def _take_step(self, number: int, window: tuple[int, int]) -> None:
         # Several threads may record the same step; the widest view of it counts, and it counts once.
         known = self.steps.get(number)
         if known is None or (window[0], -window[1]) < (known[0], -known[1]):
@@ -561,6 +605,7 @@ class _Source:
     """Bytes of a file, unzipped when they are gzip (whatever the name says)."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         self._size = os.fstat(self._file.fileno()).st_size
         self._member: Any = None
@@ -576,6 +621,29 @@ class _Source:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def again(self) -> _Source:
+        """The same file, opened once more."""
+        return _Source(self._path)
+
+    def seek(self, offset: int) -> None:
+        """Go on at C(offset) of a file that is not packed."""
+        self._file.seek(offset)
+
+    def cuts(self, offset: int, number: int, separators: Iterable[bytes], chunk: int) -> list[int]:
+        """Commas that seem to part events: they cut what follows C(offset) into C(number) like regions and a tail."""
+        size = (self._size - offset) // number
+        cuts: list[int] = []
+        for place in (*range(offset + size, offset + size * number, size), self._size - chunk):
+            text = os.pread(self._file.fileno(), chunk, place)
+            found = [text.index(separator) + separator.index(b",") for separator in separators if separator in text]
+            if found and place + min(found) > max(cuts, default=offset):
+                cuts.append(place + min(found))
+        return cuts
+
+    def rest(self, offset: int) -> int:
+        """Bytes of text from C(offset) on; 0 for a packed file, which can be read from its start only."""
+        return 0 if self.zipped else self._size - offset
 
     def readinto(self, view: memoryview) -> int:
         """Fill C(view) from its start; 0 at the end. Raises TraceError for damaged compression."""
@@ -619,13 +687,27 @@ class _Window:
     """The part of the text that is in memory: C(buffer[pos:end]) is unread; C(base) is the offset of C(buffer[0])."""
 
     def __init__(self, source: _Source, chunk: int, max_bytes: int | None) -> None:
-        self._source = source
-        self._max_bytes = max_bytes
+        self.source = source
+        self.max_bytes = max_bytes
         self.buffer = bytearray(2 * chunk + 1)
         self.pos = self.end = 1  # one byte before the text, where a piece gets its bracket
         self.base = -1
         self.chunk = chunk
         self.eof = False
+        # Where in the text a region ends that is read on its own; whether to go on behind it if it does not fit.
+        self.limit: int | None = None
+        self.bound = False
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether all up to the limit is in the buffer."""
+        return self.limit is not None and self.base + self.end >= self.limit
+
+    def seek(self, offset: int) -> None:
+        """Go on at C(offset) of the text, without limit."""
+        self.source.seek(offset)
+        self.base, self.pos, self.end = offset - 1, 1, 1
+        self.limit = None
 
     @property
     def offset(self) -> int:
@@ -636,6 +718,10 @@ class _Window:
         """Read some more; False at the end of the text. Positions in the buffer change."""
         if self.eof:
             return False
+        if self.at_limit:
+            if self.bound:
+                return False
+            self.limit = None
         buffer = self.buffer
         if len(buffer) - self.end < self.chunk:
             if self.pos > self.chunk:
@@ -654,15 +740,17 @@ class _Window:
                 buffer.extend(bytes(len(buffer)))
         # A value that fills the window is looked through from its start each time: let it grow by half, not by pieces.
         wanted = max(self.chunk, (self.end - self.pos) // 2)
+        if self.limit is not None:
+            wanted = min(wanted, self.limit - self.base - self.end)
         with memoryview(buffer) as view:
-            count = self._source.readinto(view[self.end : min(len(buffer), self.end + wanted)])
+            count = self.source.readinto(view[self.end : min(len(buffer), self.end + wanted)])
         self.end += count
         self.eof = count == 0
-        if self._max_bytes is not None and self.base + self.end > self._max_bytes:
+        if self.max_bytes is not None and self.base + self.end > self.max_bytes:
             raise TraceError(
                 "trace_too_large",
-                f"more than {self._max_bytes} bytes of JSON text (limit: aorta_analysis.max_trace_bytes)",
-                self._max_bytes,
+                f"more than {self.max_bytes} bytes of JSON text (limit: aorta_analysis.max_trace_bytes)",
+                self.max_bytes,
             )
         return count > 0
 
@@ -697,7 +785,7 @@ def _container_end(buffer: bytearray, pos: int, end: int) -> int:
 class _Parser:
     """Walks the text: keys of the outer object one by one, the events in pieces."""
 
-    def __init__(self, window: _Window, collected: Collected, fast: bool) -> None:
+    def __init__(self, window: _Window, collected: Collected, fast: bool, processes: int = 1) -> None:
         self.window = window
         self.collected = collected
         self.standard = _StandardDecoder()
@@ -705,6 +793,8 @@ class _Parser:
         self.separators: list[bytes] = []
         self.keys: set[str] = set()
         self.found = False
+        self.processes = processes
+        self.regions: list[_Region] = []
 
     def parse(self) -> None:
         """Read the whole text. Raises TraceError, NotATrace."""
@@ -894,19 +984,78 @@ class _Parser:
         if window.peek() == 0x5D:  # ]
             window.pos += 1
             return
+        self._pieces()
+
+    def _pieces(self) -> bool:
+        """Read events from the window's position to the end of the array; False when a bound region has ended."""
+        window = self.window
         while True:
-            if not self._guess():
+            if window.at_limit and self._close():
+                if window.bound:
+                    return False
+                self._join()
+            elif not self._guess():
                 if self._exact():
-                    return
+                    return True
                 self._expect(b",]")
                 if window.buffer[window.pos - 1] == 0x5D:
-                    return
+                    return True
                 if window.peek() == 0x5D:
                     raise TraceError("trace_invalid_json", "an event expected after the comma", window.offset)
+                if self.processes > 1:
+                    self._split()
             if self.standard.complete > _FOREIGN_FROM:
                 self._refuse_foreign()
-            while window.end - window.pos < window.chunk and window.fill():
+            while window.end - window.pos < window.chunk and not window.at_limit and window.fill():
                 pass
+
+    def _split(self) -> None:
+        """Have other processes read regions of a large file: all but the first and what follows the last."""
+        window = self.window
+        number = min(self.processes, window.source.rest(window.base + window.end) // _REGION)
+        self.processes = 1
+        if number < 2:
+            return
+        cuts = window.source.cuts(window.base + window.end, number, self.separators, window.chunk)
+        for start, stop in zip(cuts, cuts[1:]):
+            self.regions.append(_Region(self, start + 1, stop))
+        if self.regions:
+            window.limit = cuts[0]
+
+    def region(self) -> None:
+        """Read a region whose limit is set. Raises TraceError or _WrongCut if it is not just a number of events."""
+        self.window.bound = True
+        while self.window.end - self.window.pos < self.window.chunk and self.window.fill():
+            pass
+        if self._pieces() or self.collected.lost:
+            raise _WrongCut
+
+    def _close(self) -> bool:
+        """Take all up to the limit as the last events before it; False, and no limit any more, if they are not."""
+        window = self.window
+        try:
+            with memoryview(b"[%b]" % bytes(window.buffer[window.pos : window.end])) as piece:
+                self._take(piece)
+        except _WrongCut:
+            if window.bound:
+                raise
+            window.limit = None
+            return False
+        window.pos = window.end
+        return True
+
+    def _join(self) -> None:
+        """Add the regions that others have read, as far as each follows the one before, and go on behind the last."""
+        limit = self.window.limit or 0
+        for region in self.regions:
+            found = region.result() if region.start == limit + 1 else None
+            if found is None:
+                break
+            collected, standard = found
+            self.collected.join(collected)
+            self.standard.join(standard)
+            limit = region.stop
+        self.window.seek(limit + 1)
 
     def _guess(self) -> bool:
         """Cut at the last place that looks like the border of two events; False if there is none or it is wrong."""
@@ -1039,6 +1188,46 @@ class _Parser:
             self.separators.append(separator)
 
 
+class _Region:
+    """A part of the file, from C(start) up to the comma at C(stop), that a process of its own reads."""
+
+    def __init__(self, parser: _Parser, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        context = multiprocessing.get_context("fork")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=self._read, args=(sender, parser))
+        self._process.start()
+        sender.close()
+
+    def _read(self, sender: Connection, parser: _Parser) -> None:
+        window = parser.window
+        part = _Parser(
+            _Window(window.source.again(), window.chunk, window.max_bytes), Collected(), parser.fast is not None
+        )
+        part.separators = parser.separators
+        part.window.seek(self.start)
+        part.window.limit = self.stop
+        try:
+            part.region()
+            sender.send((part.collected, part.standard))
+        except (TraceError, _WrongCut, OSError, MemoryError):
+            sender.send(None)  # who reads it from its true start sees what is wrong
+
+    def result(self) -> tuple[Collected, _StandardDecoder] | None:
+        """What was read; None if the region could not be."""
+        try:
+            found: tuple[Collected, _StandardDecoder] | None = self._receiver.recv()
+            return found
+        except EOFError:  # killed
+            return None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+        self._receiver.close()
+
+
 class _WrongCut(Exception):
     """A piece is not a whole number of events in standard JSON."""
 
@@ -1049,12 +1238,18 @@ def _end_of_space(buffer: bytearray, pos: int, end: int) -> int:
 
 
 def read_trace(
-    path: str | os.PathLike[str], *, fast: bool | None = None, chunk: int = CHUNK, max_bytes: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    fast: bool | None = None,
+    chunk: int = CHUNK,
+    max_bytes: int | None = None,
+    processes: int = 1,
 ) -> Collected:
     """Read the GPU events and steps of one trace file (JSON or gzip).
 
     C(fast) None takes msgspec where it is installed; True demands it; False never uses it (same result, slower).
-    C(chunk) is the size of the pieces in bytes, C(max_bytes) the largest text accepted. Raises OSError,
+    C(chunk) is the size of the pieces in bytes, C(max_bytes) the largest text accepted. C(processes): how many may read
+    a large file side by side (same result, sooner). Raises OSError,
     TraceError with the position in the unpacked text (in the file where gzip itself is damaged), NotATrace.
     """
     use_fast = msgspec is not None if fast is None else fast
@@ -1065,9 +1260,12 @@ def read_trace(
     collecting = gc.isenabled()
     # Millions of short-lived objects without cycles: the collector would only walk over them.
     gc.disable()
+    parser = _Parser(_Window(source, chunk, max_bytes), collected, use_fast, processes)
     try:
-        _Parser(_Window(source, chunk, max_bytes), collected, use_fast).parse()
+        parser.parse()
     finally:
+        for region in parser.regions:
+            region.close()
         if collecting:
             gc.enable()
         source.close()

@@ -108,15 +108,13 @@ class Union:
 
     def __init__(self, starts: Iterable[int], ends: Iterable[int]) -> None:
         # With both sorted, the i-th start opens a new block exactly when all i earlier intervals have ended before it.
-        first = array.array("q", sorted(starts))
-        last = array.array("q", sorted(ends))
+        first, last = sorted(starts), sorted(ends)
         opens = bytearray(map(operator.gt, itertools.islice(first, 1, None), last))
         self.sorted_starts, self.sorted_ends = first, last
-        self.starts, self.ends = first[:1], array.array("q", itertools.compress(last, opens))
+        self.starts, self.ends = first[:1], list(itertools.compress(last, opens))
         self.starts.extend(itertools.compress(itertools.islice(first, 1, None), opens))
         self.ends.extend(last[-1:])
-        self.before = array.array("q", (0,))
-        self.before.extend(itertools.accumulate(map(operator.sub, self.ends, self.starts)))
+        self.before = list(itertools.accumulate(map(operator.sub, self.ends, self.starts), initial=0))
 
     @property
     def length(self) -> int:
@@ -226,11 +224,12 @@ def summarise(collected: Collected, communication: re.Pattern[str]) -> FileSumma
     everything = Union((), ())
     if collected.starts:
         everything = _gpu_timeline(collected, communication, base, summary)
-    starts = everything.sorted_starts
     digest = hashlib.sha256(json.dumps([summary.start, summary.steps and [s[:3] for s in summary.steps]]).encode())
     digest.update(json.dumps(sorted(summary.kernels)).encode())
-    for times in (starts, everything.sorted_ends):
-        digest.update(array.array("q", (time - starts[0] for time in times)).tobytes())
+    if collected.starts:
+        first = everything.sorted_starts[0]
+        for times in (everything.sorted_starts, everything.sorted_ends):
+            digest.update(array.array("q", map((-first).__add__, times)).tobytes())
     summary.fingerprint = digest.hexdigest()
     return summary
 
@@ -256,7 +255,7 @@ def _gpu_timeline(collected: Collected, communication: re.Pattern[str], base: in
         table = [category in wanted for category in categories]
         chosen = bytearray(map(table.__getitem__, keys))
         result = Union(itertools.compress(starts, chosen), itertools.compress(ends, chosen))
-        result.sorted_starts = result.sorted_ends = array.array("q")  # megabytes that nobody asks for
+        result.sorted_starts = result.sorted_ends = []  # megabytes that nobody asks for
         return result
 
     everything = Union(starts, ends)
@@ -381,9 +380,9 @@ def _overlaps(collected: Collected, summary: FileSummary) -> None:
     kernels = bytes(kind == KERNEL for kind, _name in collected.names)
     known = [stream for stream, name in enumerate(collected.stream_names) if name is not None]
     chosen = bytearray(map(kernels.__getitem__, collected.keys))
-    pairs: dict[int, tuple[array.array[int], array.array[int]]] = {}
+    pairs: dict[int, tuple[list[int], list[int]]] = {}
     if len(known) > _FEW_STREAMS:
-        pairs = {stream: (array.array("q"), array.array("q")) for stream in known}
+        pairs = {stream: ([], []) for stream in known}
         for start, end, stream, kernel in zip(collected.starts, collected.ends, collected.streams, chosen):
             if kernel and stream in pairs:
                 pairs[stream][0].append(start)
@@ -417,7 +416,7 @@ def _beyond(collected: Collected, summary: FileSummary) -> None:
     if not spans:
         return
     length = max(end for _start, end in spans) - min(start for start, _end in spans)
-    durations = array.array("q", map(operator.sub, collected.ends, collected.starts))
+    durations = list(map(operator.sub, collected.ends, collected.starts))
     longest = max(durations)
     if length > 0 and longest > length:
         number = sum(map(length.__lt__, durations))
@@ -474,6 +473,8 @@ def summarise_file(
     fast: bool | None = None,
     chunk: int = CHUNK,
     max_bytes: int | None = None,
+    processes: int = 1,
 ) -> FileSummary:
     """Read one trace file and reduce it. Raises OSError, TraceError, NotATrace (see C(read_trace))."""
-    return summarise(read_trace(path, fast=fast, chunk=chunk, max_bytes=max_bytes), communication)
+    collected = read_trace(path, fast=fast, chunk=chunk, max_bytes=max_bytes, processes=processes)
+    return summarise(collected, communication)

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import os
 import re
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -179,12 +181,15 @@ def test_cuts_at_adversarial_places(
     kinds = {"kernel": 0, "gpu_memcpy": 1}
     wanted = [(kinds[e["cat"]], e["name"], e["ts"] * 1000) for e in events if e.get("cat") in kinds]
     found = [read_trace(path, fast=fast, chunk=chunk) for fast in (True, False)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_REGION", 1)
+        found += [read_trace(path, fast=fast, chunk=chunk, processes=3) for fast in (True, False)]
     for one in found:
         rows = [(*one.names[key], start) for key, start in zip(one.keys, one.starts, strict=True)]
         assert rows == wanted
         assert one.events == len(events)
         assert one.bytes == len(text.encode())
-    assert state(found[0]) == state(found[1])
+    assert state(found[0]) == state(found[1]) == state(found[2]) == state(found[3])
 
 
 @BOTH
@@ -531,9 +536,9 @@ def test_the_garbage_collector_is_left_as_it_was(tmp_path: Path) -> None:
     assert gc.isenabled()
 
 
-def outcome(path: Path, fast: bool, chunk: int) -> Any:
+def outcome(path: Path, fast: bool, chunk: int, processes: int = 1) -> Any:
     try:
-        return state(read_trace(path, fast=fast, chunk=chunk))
+        return state(read_trace(path, fast=fast, chunk=chunk, processes=processes))
     except NotATrace:
         return "not a trace"
     except TraceError as exc:
@@ -561,11 +566,73 @@ def test_any_damage_has_the_same_outcome_with_and_without_msgspec(
     results = [outcome(path, fast, chunk) for fast in (True, False) for chunk in (small, reader.CHUNK)]
     assert results[0] == results[2]
     assert results[1] == results[3]
-    # The size of the pieces may move the reported place of a second fault, not the verdict.
-    assert isinstance(results[0], tuple) == isinstance(results[1], tuple)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_REGION", 1)
+        results.append(outcome(path, True, small, processes=3))
+    # The places of the cuts may move the reported place of a second fault, not the verdict.
+    assert isinstance(results[0], tuple) == isinstance(results[1], tuple) == isinstance(results[4], tuple)
+    assert isinstance(results[0], tuple) or results[0] == results[4]
     try:
         sound = isinstance(json.loads(text), (dict, list))
     except (ValueError, RecursionError):
         sound = False
     if sound:
         assert not isinstance(results[0], tuple)
+
+
+@pytest.fixture
+def regions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
+    """Regions of files, however small, that were read by other processes: start, stop, and whether that was of use."""
+    told: list[tuple[int, int, bool]] = []
+    result = reader._Region.result
+
+    def tell(self: Any) -> Any:
+        found = result(self)
+        told.append((self.start, self.stop, found is not None))
+        return found
+
+    monkeypatch.setattr(reader._Region, "result", tell)
+    monkeypatch.setattr(reader, "_REGION", 1)
+    return told
+
+
+def long_trace() -> Trace:
+    trace = healthy()
+    for place in range(400):
+        trace.kernel(100 + place, 1 + place % 7, name=f"kernel {place % 11}", stream=place % 3)
+    return trace
+
+
+@BOTH
+def test_regions_are_read_side_by_side(tmp_path: Path, fast: bool, regions: list[tuple[int, int, bool]]) -> None:
+    text = long_trace().text()
+    alone = read_text(tmp_path, text, fast, chunk=2000)
+    assert state(read_text(tmp_path, text, fast, chunk=2000, processes=4)) == state(alone)
+    assert [useful for _start, _stop, useful in regions] == [True] * 3
+    assert all(one[1] + 1 == other[0] for one, other in itertools.pairwise(regions))
+    assert 0 < regions[0][0] < regions[-1][1] < len(text)
+
+
+@BOTH
+@pytest.mark.parametrize("where", [0.1, 0.4, 0.6, 0.999])
+def test_damage_in_a_region_is_found_where_it_is(
+    tmp_path: Path, fast: bool, where: float, regions: list[tuple[int, int, bool]]
+) -> None:
+    text = long_trace().text()
+    at = text.index('"dur"', int(len(text) * where) - 300)
+    for fault, code in (('"dur"!', "trace_invalid_json"), ("", "trace_truncated")):
+        with pytest.raises(TraceError) as alone:
+            read_text(tmp_path, text[:at] + fault + (text[at + 5 :] if fault else ""), fast, chunk=2000)
+        with pytest.raises(TraceError) as split:
+            read_text(tmp_path, text[:at] + fault + (text[at + 5 :] if fault else ""), fast, chunk=2000, processes=4)
+        assert (split.value.code, split.value.message, split.value.byte) == (code, *alone.value.args[1:])
+
+
+def test_a_region_whose_process_dies_is_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regions: list[tuple[int, int, bool]]
+) -> None:
+    monkeypatch.setattr(reader._Region, "_read", lambda self, sender, parser: os._exit(9))
+    text = long_trace().text()
+    alone = read_text(tmp_path, text, True, chunk=2000)
+    assert state(read_text(tmp_path, text, True, chunk=2000, processes=3)) == state(alone)
+    assert [useful for _start, _stop, useful in regions] == [False]

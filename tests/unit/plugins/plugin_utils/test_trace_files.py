@@ -156,7 +156,7 @@ def test_a_file_alone_is_hashed_beside_its_reading(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(_trace_pool, "sha256_of", spied)
     file = find_traces(tmp_path)[0]
-    assert _trace_pool.read_file(file, RULE, spare=True).sha256 == expected
+    assert _trace_pool.read_file(file, RULE, processes=2).sha256 == expected
     assert hashed_by == []  # it was another process
 
     def dies(path: Path) -> str:
@@ -165,11 +165,11 @@ def test_a_file_alone_is_hashed_beside_its_reading(tmp_path: Path, monkeypatch: 
         return spied(path)
 
     monkeypatch.setattr(_trace_pool, "sha256_of", dies)
-    outcome = _trace_pool.read_file(file, RULE, spare=True)
+    outcome = _trace_pool.read_file(file, RULE, processes=2)
     assert (outcome.sha256, outcome.error, hashed_by) == (expected, None, [reader])
-    assert _trace_pool.read_file(find_traces(tmp_path)[0], RULE, spare=False).sha256 == expected
+    assert _trace_pool.read_file(find_traces(tmp_path)[0], RULE, processes=1).sha256 == expected
     (tmp_path / "rank0.json").unlink()
-    gone = _trace_pool.read_file(file, RULE, spare=True)
+    gone = _trace_pool.read_file(file, RULE, processes=2)
     assert gone.error is not None and gone.error[0] == "trace_unreadable"
 
 
