@@ -248,16 +248,19 @@ def list_ranks(ranks: Iterable[int], one: str = "", many: str = "") -> str:
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
-def clock_offsets(matches: Iterable[Match], nodes: Mapping[int, str]) -> tuple[dict[str, int], list[Note]]:
-    """Nanoseconds by which each node's clock is ahead of the first node's (that of the lowest rank).
+def clock_offsets(
+    matches: Iterable[Match], nodes: Mapping[int, str]
+) -> tuple[dict[str, int], dict[str, float], list[Note]]:
+    """Nanoseconds by which each node's clock is ahead of the first node's (that of the lowest rank), and their spread.
 
     A synchronising collective ends everywhere at (nearly) the same moment, so the median over all of them of the
     difference of ends is the difference of the clocks. Nodes that share no collective with the first are reached over
-    others. With fewer than two known nodes nothing is estimated: one host has one clock.
+    others. With fewer than two known nodes nothing is estimated: one host has one clock. The spread is the median
+    absolute deviation over the collectives that the offset comes from; the first node has none.
     """
     order = list(dict.fromkeys(nodes[rank] for rank in sorted(nodes)))
     if len(order) < 2:
-        return {}, []
+        return {}, {}, []
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
     for match in matches:
         if not match.synchronising:
@@ -271,6 +274,7 @@ def clock_offsets(matches: Iterable[Match], nodes: Mapping[int, str]) -> tuple[d
                 if one != other:
                     samples[one, other].append(_difference(ends[other], ends[one]))
     offsets = {order[0]: 0}
+    spreads = {}
     notes = []
     reached = collections.deque(order[:1])
     while reached:
@@ -281,9 +285,9 @@ def clock_offsets(matches: Iterable[Match], nodes: Mapping[int, str]) -> tuple[d
                 continue
             offset = round(statistics.median(found))
             offsets[node] = offsets[base] + offset
+            spreads[node] = spread = statistics.median(abs(value - offset) for value in found)
             reached.append(node)
             if abs(offsets[node]) >= CLOCK_OFFSET_WORTH_A_WARNING_NS:
-                spread = statistics.median(abs(value - offset) for value in found)
                 message = (
                     f"the clock of {node} is {abs(offsets[node]) / 1e6:.3f} ms ({abs(offsets[node]) / 1000:.3f} us)"
                     f" {'ahead of' if offsets[node] > 0 else 'behind'} that of {order[0]}"
@@ -295,7 +299,7 @@ def clock_offsets(matches: Iterable[Match], nodes: Mapping[int, str]) -> tuple[d
     if lost:
         message = f"no collective connects {', '.join(lost)} with {order[0]}: clocks are compared as they are"
         notes.append(Note(code="clock_offset_unknown", message=message))
-    return offsets, notes
+    return offsets, spreads, notes
 
 
 def _difference(later: list[int], earlier: list[int]) -> float:

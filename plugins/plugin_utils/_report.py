@@ -14,7 +14,7 @@ import json
 import math
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,14 @@ from ansible_collections.aorta.automation.plugins.plugin_utils import _results, 
 from ansible_collections.aorta.automation.plugins.plugin_utils._files import read_json
 from ansible_collections.aorta.automation.plugins.plugin_utils._results import (
     Collective,
+    CollectiveSize,
     Comparison,
     Kernel,
+    KernelKind,
     RankResult,
     Results,
     Straggler,
+    StragglerStep,
     Timeline,
 )
 from ansible_collections.aorta.automation.plugins.plugin_utils._thresholds import failure_line, one_line, rank_name
@@ -38,6 +41,8 @@ SHOWN_RANKS = 16
 SHOWN_LINES = 16
 SHOWN_MESSAGES = 50
 SHOWN_COLLECTIVES = 10
+SHOWN_ROWS = 12
+DEFINITIONS = "https://github.com/aorta-automation/aorta.automation/blob/main/docs/metrics.md"
 # A rank is called slow when it takes this much longer than the median of all.
 SLOW = 0.05
 # A rank is called a straggler when it comes last in this share of the collectives, and the others' wait is no trifle.
@@ -59,6 +64,7 @@ WORDS = {
     "error": "ERROR",
     None: "NOT JUDGED",
 }
+UNLIMITED = "COMPLETED, NO LIMITS SET"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,21 +185,43 @@ class Breakdown:
 
 
 @dataclasses.dataclass(frozen=True)
-class OperationRow:
-    """All collectives of one kind: same operation, type, size and number of ranks."""
+class StragglerRow:
+    """A rank's lateness; C(per_step_ms) is what it made the others wait, over its number of steps."""
 
-    name: str
-    dtype: str | None
-    bytes: int | None
-    ranks: int
-    count: int
-    min_ms: float
-    median_ms: float
-    max_ms: float
-    skew_ms: float | None
-    max_skew_ms: float | None
-    bus_gbps: float | None
-    min_bus_gbps: float | None
+    one: Straggler
+    per_step_ms: float | None
+
+    @property
+    def parts(self) -> list[tuple[str, float | None]]:
+        """What the lateness is made of, in ms; together they are what it made the others wait."""
+        one = self.one
+        late = (one.late_compute_us, one.late_host_us, one.late_network_us, one.late_unexplained_us)
+        names = ("compute", "host", "network", "unexplained")
+        return [(name, None if us is None else us / 1000) for name, us in zip(names, late, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class KindRow:
+    """GPU time of one kind of kernel over all ranks; C(by_rank) is its total in ms on each of them."""
+
+    one: KernelKind
+    by_rank: dict[int, float]
+
+    @property
+    def spread(self) -> float | None:
+        """By what share of the median the rank with the largest total exceeds it."""
+        most, median = self.one.max_total_us, self.one.median_total_us
+        return None if most is None or not median else most / median - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class OutsideRow:
+    """GPU work of a rank outside all steps; C(share) is of its busy time."""
+
+    rank: int
+    node: str | None
+    timeline: Timeline
+    share: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +301,11 @@ class View:
     step_chart: StepChart | None
     breakdown: list[Breakdown]
     total_ms: float | None
-    operations: list[OperationRow]
+    sizes: list[CollectiveSize]
+    stragglers: list[StragglerRow]
+    straggler_steps: list[StragglerStep]
+    kinds: list[KindRow]
+    outside: list[OutsideRow]
     most_skewed: list[Collective]
     kernels: list[Kernel]
     errors: list[Message]
@@ -282,9 +314,25 @@ class View:
     files: list[File]
 
     @property
+    def clocks(self) -> list[tuple[str, float]]:
+        """(node, microseconds ahead of the first node's clock), farthest first."""
+        offsets = self.results.clock_offsets_us if self.results else {}
+        return sorted(offsets.items(), key=lambda pair: -abs(pair[1]))
+
+    @property
     def num_measured(self) -> int:
         """Ranks with figures."""
         return 0 if self.results is None else len(self.results.per_rank)
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether the verdict is C(passed) only for want of limits."""
+        return _unlimited(self.verdict)
+
+    def result_of(self, check: Check) -> str:
+        """The status of a check, or C(not_counted): what a failed run has left proves nothing."""
+        counts = self.status != "error" or check.name == _verdict.DATA_COMPLETE
+        return check.status if counts else "not_counted"
 
     @property
     def checks(self) -> list[Check]:
@@ -375,9 +423,7 @@ def make_view(
 ) -> View:
     """Put the view together from what was read."""
     rows = rank_rows(results, manifest)
-    worst = sorted(
-        rows, key=lambda row: (-row.severity, -(row.made_others_wait_ms or 0), -(row.mean_ms or 0), row.rank)
-    )
+    worst = sorted(rows, key=_worst_first)
     failure = _failure(manifest.get("failure"), files)
     status = verdict.status if verdict is not None else ("error" if failure else None)
     if verdict is not None:
@@ -396,7 +442,7 @@ def make_view(
         created=spec.get("created") or manifest.get("created"),
         benchmark=str(spec.get("benchmark") or "aorta"),
         status=status,
-        word=WORDS.get(status, WORDS[None]),
+        word=UNLIMITED if _unlimited(verdict) else WORDS.get(status, WORDS[None]),
         reason=reason,
         hint=_hint(status, worst, failure),
         failure=failure,
@@ -413,7 +459,11 @@ def make_view(
         step_chart=_step_chart(rows, results, limit),
         breakdown=breakdown,
         total_ms=total_ms,
-        operations=_operations(results),
+        sizes=_sizes(results),
+        stragglers=_stragglers(results),
+        straggler_steps=results.straggler_steps if results else [],
+        kinds=_kinds(results),
+        outside=_outside(results),
         most_skewed=_most_skewed(results),
         kernels=[kernel for kernel in results.top_kernels if kernel.rank is None] if results else [],
         errors=[*damaged, *_messages(results.errors if results else ())],
@@ -425,6 +475,10 @@ def make_view(
         settings=settings_of(spec),
         files=files,
     )
+
+
+def _unlimited(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.status == "passed" and not verdict.limits
 
 
 def _worst_first(row: RankRow) -> tuple[float, ...]:
@@ -661,32 +715,45 @@ def _breakdown(results: Results | None) -> tuple[list[Breakdown], float | None]:
     ], statistics.fmean(timeline.total for timeline in timelines) / 1000
 
 
-def _operations(results: Results | None) -> list[OperationRow]:
-    groups: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
-    for one in results.collectives if results else ():
-        groups[one.name or "unknown", one.dtype, one.bytes, len(one.ranks) + len(one.missing_ranks)].append(one)
-    rows = []
-    for (name, dtype, size, ranks), members in groups.items():
-        times = [one.min_duration_us / 1000 for one in members]
-        skews = [one.arrival_skew_us / 1000 for one in members if one.arrival_skew_us is not None]
-        buses = [one.busbw_gbps for one in members if one.busbw_gbps is not None]
-        rows.append(
-            OperationRow(
-                name=name,
-                dtype=dtype,
-                bytes=size,
-                ranks=ranks,
-                count=len(members),
-                min_ms=min(times),
-                median_ms=statistics.median(times),
-                max_ms=max(times),
-                skew_ms=statistics.median(skews) if skews else None,
-                max_skew_ms=max(skews, default=None),
-                bus_gbps=statistics.median(buses) if buses else None,
-                min_bus_gbps=min(buses, default=None),
-            )
+def _sizes(results: Results | None) -> list[CollectiveSize]:
+    """Those that take most time first."""
+    sizes = results.collective_sizes if results else []
+    return sorted(sizes, key=lambda one: -one.count * one.median_duration_us)
+
+
+def _stragglers(results: Results | None) -> list[StragglerRow]:
+    if results is None:
+        return []
+    steps = Counter(step.rank for step in results.steps)
+    return [
+        StragglerRow(one, one.made_others_wait_us / 1000 / steps[one.rank] if steps[one.rank] else None)
+        for one in results.stragglers
+    ]
+
+
+def _kinds(results: Results | None) -> list[KindRow]:
+    if results is None:
+        return []
+    by_rank: dict[str, dict[int, float]] = defaultdict(dict)
+    for one in results.kernel_kinds:
+        if one.rank is not None:
+            by_rank[one.kind][one.rank] = one.total_us / 1000
+    return [KindRow(one, by_rank[one.kind]) for one in results.kernel_kinds if one.rank is None]
+
+
+def _outside(results: Results | None) -> list[OutsideRow]:
+    """The ranks with steps, those with most work outside them first."""
+    rows = [
+        OutsideRow(
+            one.rank,
+            one.node,
+            one.outside_steps_us,
+            one.outside_steps_us.busy / one.timeline_us.busy if one.timeline_us.busy else None,
         )
-    return sorted(rows, key=lambda row: -row.count * row.median_ms)
+        for one in (results.per_rank if results else ())
+        if one.outside_steps_us is not None and one.timeline_us is not None
+    ]
+    return sorted(rows, key=lambda row: (-row.timeline.busy, row.rank))
 
 
 def _most_skewed(results: Results | None) -> list[Collective]:
@@ -806,12 +873,14 @@ __all__ = [
     "Breakdown",
     "Failure",
     "File",
+    "KindRow",
     "Message",
     "NodeRow",
-    "OperationRow",
+    "OutsideRow",
     "RankRow",
     "Setting",
     "Shares",
+    "StragglerRow",
     "View",
     "build_view",
     "list_files",

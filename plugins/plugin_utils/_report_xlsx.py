@@ -182,14 +182,100 @@ def _sheets(view: View) -> Iterator[Sheet]:
         _collectives(view),
     )
     yield Sheet(
-        "kernels",
+        "collective sizes",
+        [
+            Column("operation", width=26),
+            Column("group", width=16),
+            Column("group size", INTEGER, 8),
+            Column("type", width=12),
+            Column("size (bytes)", INTEGER),
+            Column("count", INTEGER, 10),
+            *(Column(f"{name} duration (ms)", MS) for name in ("shortest", "median", "longest")),
+            *(Column(f"{name} arrival skew (ms)", MS) for name in ("median", "largest")),
+            Column("median algorithm bandwidth (GB/s)", GBPS),
+            *(Column(f"{name} bus bandwidth (GB/s)", GBPS) for name in ("smallest", "median", "largest")),
+        ],
+        _collective_sizes(view),
+    )
+    yield Sheet(
+        "stragglers",
+        [
+            Column("rank", INTEGER, 7),
+            Column("node", width=20),
+            Column("collectives", INTEGER, 11),
+            Column("times last", INTEGER, 9),
+            Column("times first", INTEGER, 9),
+            Column("waited (ms)", MS),
+            Column("made others wait (ms)", MS),
+            Column("made others wait per step (ms)", MS),
+            *(Column(f"late by {name} (ms)", MS) for name in ("compute", "host", "network", "unexplained")),
+            Column("cause", width=10),
+            Column("which figure shows it", width=90),
+        ],
+        _stragglers(view),
+    )
+    yield Sheet(
+        "stragglers by step",
+        [
+            Column("step", INTEGER, 7),
+            Column("rank", INTEGER, 7),
+            Column("node", width=20),
+            Column("times last", INTEGER, 9),
+            Column("made others wait (ms)", MS),
+        ],
+        (
+            (one.step, one.rank, one.node, one.times_last, one.made_others_wait_us / 1000)
+            for one in view.straggler_steps
+        ),
+    )
+    yield Sheet(
+        "outside steps",
+        [
+            Column("rank", INTEGER, 7),
+            Column("node", width=20),
+            *(Column(f"{name.replace('_', ' ')} (ms)", MS) for name in Timeline.model_fields),
+            Column("busy, share of the rank's", RATIO),
+        ],
+        ((row.rank, row.node, *_timeline(row.timeline), row.share) for row in view.outside),
+    )
+    yield Sheet(
+        "clocks",
+        [
+            Column("node", width=20),
+            Column("ahead of the first node's (us)", "0.000", 16),
+            Column("spread (us)", "0.000"),
+        ],
+        ((node, offset, view.results.clock_spreads_us.get(node)) for node, offset in view.clocks if view.results),
+    )
+    yield Sheet(
+        "kernel kinds",
         [
             Column("rank (empty: all)", INTEGER, 10),
-            Column("category", width=16),
+            Column("kind", width=18),
+            Column("names", INTEGER, 8),
             Column("calls", INTEGER, 10),
             Column("total (ms)", MS),
             Column("mean (ms)", MS),
             Column("share of GPU time", RATIO, 12),
+            *(Column(f"{name} total of a rank (ms)", MS) for name in ("smallest", "median", "largest")),
+            Column("rank with the largest", INTEGER, 10),
+        ],
+        _kernel_kinds(view),
+    )
+    yield Sheet(
+        "kernels",
+        [
+            Column("rank (empty: all)", INTEGER, 10),
+            Column("category", width=16),
+            Column("kind", width=16),
+            Column("calls", INTEGER, 10),
+            Column("total (ms)", MS),
+            *(Column(f"{name} (ms)", MS) for name in ("mean", "p50", "p99")),
+            Column("share of GPU time", RATIO, 12),
+            Column("ranks", INTEGER, 8),
+            Column("rank with the largest mean", INTEGER, 10),
+            Column("its mean (ms)", MS),
+            Column("median of the ranks' means (ms)", MS),
             Column("kernel", width=110),
         ],
         _kernels(view),
@@ -250,8 +336,6 @@ def _summary(view: View) -> Iterator[Sequence[Any]]:
         unit = "ms" if name.endswith("_ms") else "ratio"
         label = name.removeprefix("avg_").removesuffix("_ms").replace("_", " ")
         yield label, "not measured" if value is None else value, unit
-    for node, offset in view.results.clock_offsets_us.items():
-        yield f"clock of {node} ahead of the first node's", offset, "us"
 
 
 def _checks(view: View) -> Iterator[Sequence[Any]]:
@@ -259,7 +343,7 @@ def _checks(view: View) -> Iterator[Sequence[Any]]:
         yield (
             check.name,
             check.metric,
-            check.status.replace("_", " "),
+            view.result_of(check).replace("_", " "),
             check.actual,
             check.comparison,
             check.limit,
@@ -333,9 +417,80 @@ def _collectives(view: View) -> Iterator[Sequence[Any]]:
         )
 
 
+def _collective_sizes(view: View) -> Iterator[Sequence[Any]]:
+    for one in view.sizes:
+        yield (
+            one.name,
+            one.group,
+            one.group_size,
+            one.dtype,
+            one.bytes,
+            one.count,
+            one.min_duration_us / 1000,
+            one.median_duration_us / 1000,
+            one.max_duration_us / 1000,
+            _ms(one.median_arrival_skew_us),
+            _ms(one.max_arrival_skew_us),
+            one.median_algbw_gbps,
+            one.min_busbw_gbps,
+            one.median_busbw_gbps,
+            one.max_busbw_gbps,
+        )
+
+
+def _stragglers(view: View) -> Iterator[Sequence[Any]]:
+    for row in view.stragglers:
+        one = row.one
+        yield (
+            one.rank,
+            one.node,
+            one.collectives,
+            one.times_last,
+            one.times_first,
+            one.wait_us / 1000,
+            one.made_others_wait_us / 1000,
+            row.per_step_ms,
+            *(late for _name, late in row.parts),
+            one.cause,
+            one.cause_message,
+        )
+
+
+def _kernel_kinds(view: View) -> Iterator[Sequence[Any]]:
+    for one in view.results.kernel_kinds if view.results else ():
+        yield (
+            one.rank,
+            one.kind,
+            one.names,
+            one.calls,
+            one.total_us / 1000,
+            one.mean_us / 1000,
+            one.share,
+            _ms(one.min_total_us),
+            _ms(one.median_total_us),
+            _ms(one.max_total_us),
+            one.slowest_rank,
+        )
+
+
 def _kernels(view: View) -> Iterator[Sequence[Any]]:
     for one in view.results.top_kernels if view.results else ():
-        yield one.rank, one.category, one.calls, one.total_us / 1000, one.mean_us / 1000, one.share, one.name
+        yield (
+            one.rank,
+            one.category,
+            one.kind,
+            one.calls,
+            one.total_us / 1000,
+            one.mean_us / 1000,
+            _ms(one.p50_us),
+            _ms(one.p99_us),
+            one.share,
+            one.ranks,
+            one.slowest_rank,
+            _ms(one.slowest_mean_us),
+            _ms(one.median_mean_us),
+            one.name,
+        )
 
 
 def _messages(view: View) -> Iterator[Sequence[Any]]:

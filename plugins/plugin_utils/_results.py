@@ -341,6 +341,7 @@ class Results(_Strict):
     stragglers: list[Straggler] = Field(default_factory=list)
     straggler_steps: list[StragglerStep] = Field(default_factory=list)
     clock_offsets_us: dict[str, float] = Field(default_factory=dict)
+    clock_spreads_us: dict[str, float] = Field(default_factory=dict)
     top_kernels: list[Kernel] = Field(default_factory=list)
     kernel_kinds: list[KernelKind] = Field(default_factory=list)
     warnings: list[Note] = Field(default_factory=list)

@@ -344,7 +344,7 @@ def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts, o
         set(world.ranks) | set(world.missing_ranks),
     )
     notes += unmatched_notes(matches, with_gpu) + mismatch_notes(matches)
-    offsets, clock_notes = clock_offsets(matches, known_nodes)
+    offsets, spreads, clock_notes = clock_offsets(matches, known_nodes)
     described = [describe(match, known_nodes, offsets) for match in matches]
     late, late_by_step = stragglers(matches, known_nodes, offsets, {rank.rank: rank.steps for rank in ranks})
     kind_of = compile_kinds(options["kernel_categories"])
@@ -367,6 +367,7 @@ def _combine(traces: TraceSet, nodes: Mapping[int, str], artifacts: Artifacts, o
         stragglers=late,
         straggler_steps=late_by_step,
         clock_offsets_us={node: offset / 1000 for node, offset in offsets.items()},
+        clock_spreads_us={node: spread / 1000 for node, spread in spreads.items()},
         top_kernels=_top_kernels(ranks, options["top_kernels"], kind_of),
         kernel_kinds=_kernel_kinds(ranks, kind_of),
         warnings=condense(traces.notes) + notes + clock_notes + _peers(ranks) + _slow_kernels(ranks),

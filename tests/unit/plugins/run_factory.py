@@ -81,6 +81,7 @@ def _rank(rank: int, per_node: int, steps: int, slow: float, rng: random.Random)
             "durations_ms": durations,
         },
         "kernel_counts": {"computation": 212 * steps, "communication": 48 * steps, "memcpy": 6 * steps},
+        "outside_steps_us": timeline(2000.0, 0.3 + rank / 1000, 0.1, 0.01, 0.05),
     }
 
 
@@ -124,6 +125,7 @@ def results(ranks: int = 8, nodes: int = 2, steps: int = 6, slow: dict[int, floa
         "collectives": [],
         "stragglers": [],
         "clock_offsets_us": {f"node{node}": 37.25 * node for node in range(nodes)} if nodes > 1 else {},
+        "clock_spreads_us": {f"node{node}": 0.25 for node in range(1, nodes)},
         "top_kernels": [
             {
                 "rank": rank,
@@ -133,10 +135,23 @@ def results(ranks: int = 8, nodes: int = 2, steps: int = 6, slow: dict[int, floa
                 "total_us": share * 1e6,
                 "mean_us": share * 1e6 / 24 / steps,
                 "share": share,
+                "p50_us": share * 1e6 / 24 / steps,
+                "p99_us": share * 2e6 / 24 / steps,
+                **(
+                    {
+                        "ranks": ranks,
+                        "slowest_rank": ranks - 1,
+                        "slowest_mean_us": share * 1.5e6 / 24 / steps,
+                        "median_mean_us": share * 1e6 / 24 / steps,
+                    }
+                    if rank is None
+                    else {}
+                ),
             }
             for rank in [None, *range(ranks)]
             for name, category, share in KERNELS
         ],
+        "kernel_kinds": _kinds(ranks, slow),
         "warnings": [],
         "errors": [],
         "trace_dir": "/runs/20261201T101500Z-4f2a/traces",
@@ -146,7 +161,57 @@ def results(ranks: int = 8, nodes: int = 2, steps: int = 6, slow: dict[int, floa
         data["collectives"] = _collectives(ranks, steps, slow, rng)
         data["stragglers"] = [_straggler(rank, 8 * steps, slow) for rank in per_rank]
         data["stragglers"].sort(key=lambda row: (-row["made_others_wait_us"], row["rank"]))
+        data["straggler_steps"] = [
+            {
+                "step": 5 + step,
+                "rank": row["rank"],
+                "node": row["node"],
+                "times_last": row["times_last"] // steps,
+                "made_others_wait_us": row["made_others_wait_us"] / steps,
+            }
+            for row in data["stragglers"]
+            for step in range(steps)
+        ]
+        data["collective_sizes"] = [
+            {
+                "name": name,
+                "group": "0",
+                "group_size": ranks,
+                "dtype": "BFloat16",
+                "bytes": size,
+                "count": 2 * steps,
+                "min_duration_us": 20.0,
+                "median_duration_us": 21.0,
+                "max_duration_us": 25.0,
+                "median_arrival_skew_us": 30.0,
+                "max_arrival_skew_us": 12000.0,
+                "median_algbw_gbps": 170.0,
+                "min_busbw_gbps": 250.0,
+                "median_busbw_gbps": 300.0,
+                "max_busbw_gbps": 310.0,
+            }
+            for name in ("allreduce", "_allgather_base")
+            for size in (2**23, 2**26)
+        ]
     return data
+
+
+def _kinds(ranks: int, slow: dict[int, float]) -> list[dict[str, Any]]:
+    rows = []
+    for kind, total in (("gemm", 310e3), ("communication", 220e3), ("attention", 90e3)):
+        totals = {rank: total * slow.get(rank, 1.0) for rank in range(ranks)}
+        slowest = max(totals, key=lambda rank: totals[rank])
+        spread = {
+            "slowest_rank": slowest,
+            "max_total_us": totals[slowest],
+            "median_total_us": statistics.median(totals.values()),
+            "min_total_us": min(totals.values()),
+        }
+        for rank, time in [(None, sum(totals.values())), *totals.items()]:
+            calls = 100 * (ranks if rank is None else 1)
+            row = {"rank": rank, "kind": kind, "names": 3, "calls": calls, "total_us": time, "mean_us": time / calls}
+            rows.append({**row, "share": total / 620e3, **(spread if rank is None else {})})
+    return rows
 
 
 def _collectives(ranks: int, steps: int, slow: dict[int, float], rng: random.Random) -> list[dict[str, Any]]:
@@ -192,6 +257,12 @@ def _straggler(rank: dict[str, Any], collectives: int, slow: dict[int, float]) -
         "times_first": 0 if late else 3,
         "wait_us": 420.5 if late else 61234.25 + rank["rank"],
         "made_others_wait_us": 64300.75 if late else 31.5,
+        "late_compute_us": 64000.5 if late else 31.5,
+        "late_host_us": 310.25 if late else 0.0,
+        "late_network_us": -10.0 if late else 0.0,
+        "late_unexplained_us": 0.0,
+        "cause": "compute" if late else None,
+        "cause_message": "late_compute_us 64000.5 of 64300.8 us: its GPU computed longer" if late else None,
     }
 
 
@@ -294,7 +365,7 @@ def without_gpu(data: dict[str, Any], *ranks: int) -> dict[str, Any]:
 def without_rank(data: dict[str, Any], *ranks: int, code: str = "trace_truncated") -> dict[str, Any]:
     """Take C(ranks) away; their traces are damaged."""
     data["per_rank"] = [rank for rank in data["per_rank"] if rank["rank"] not in ranks]
-    for section in ("steps", "stragglers", "top_kernels"):
+    for section in ("steps", "stragglers", "straggler_steps", "top_kernels", "kernel_kinds"):
         data[section] = [row for row in data[section] if row["rank"] not in ranks]
     world = data["world"]
     world["ranks"] = [rank for rank in world["ranks"] if rank not in ranks]

@@ -365,8 +365,9 @@ NODES = {0: "a", 1: "a", 2: "b", 3: "b"}
 @pytest.mark.parametrize("offset", [2_500_123, -7_000_000_001, 0, 5])
 def test_offset_of_the_other_clock(offset: int) -> None:
     matches, _notes = matched(on_two_nodes(offset))
-    offsets, notes = clock_offsets(matches, NODES)
+    offsets, spreads, notes = clock_offsets(matches, NODES)
     assert offsets == {"a": 0, "b": offset}
+    assert spreads == {"b": 0}
     assert [note.code for note in notes] == (["clock_offset"] if abs(offset) >= 10_000 else [])
     if notes:
         assert "b" in notes[0].message and f"{abs(offset) / 1000:.3f}" in notes[0].message
@@ -378,7 +379,7 @@ def test_offset_of_the_other_clock(offset: int) -> None:
 @pytest.mark.parametrize("nodes", [{}, dict.fromkeys(range(4), "a"), {0: "a"}])
 def test_one_host_or_unknown_hosts_need_no_offset(nodes: dict[int, str]) -> None:
     matches, _notes = matched(on_two_nodes(2_500_000))
-    assert clock_offsets(matches, nodes) == ({}, [])
+    assert clock_offsets(matches, nodes) == ({}, {}, [])
 
 
 def test_offsets_over_a_third_host_and_none_at_all() -> None:
@@ -390,7 +391,8 @@ def test_offsets_over_a_third_host_and_none_at_all() -> None:
         2: [record(5000 + 30_000, 100, **bc)],
         3: [record(0, 100, ranks=[3], seq=1, group="d")],
     }
-    offsets, notes = clock_offsets(matched(kernels)[0], {0: "a", 1: "b", 2: "c", 3: "d"})
+    offsets, spreads, notes = clock_offsets(matched(kernels)[0], {0: "a", 1: "b", 2: "c", 3: "d"})
     assert offsets == {"a": 0, "b": 1000, "c": 31_000}
+    assert spreads == {"b": 0, "c": 0}
     assert [note.code for note in notes] == ["clock_offset", "clock_offset_unknown"]
     assert "d" in notes[1].message

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 The aorta.automation maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/metrics.md says what the code does: its worked example and its list of codes."""
+"""docs/metrics.md says what the code does: its worked example, its list of codes, the sections that are linked."""
 
 from __future__ import annotations
 
@@ -67,3 +67,12 @@ def test_every_code_is_documented() -> None:
     documented = set(re.findall(r"`([a-z_]+)`", page[page.index("## Codes") :]))
     assert len(codes) > 25
     assert codes - documented == set()
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of the built collection")
+def test_the_report_links_to_sections_that_exist() -> None:
+    headings = re.findall(r"^#+ (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    templates = ROOT.glob("roles/report/templates/report/*.j2")
+    linked = {name for path in templates for name in re.findall(r"m\.defined\('([^']+)'\)", path.read_text("utf-8"))}
+    assert linked and linked <= anchors

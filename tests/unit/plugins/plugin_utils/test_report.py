@@ -127,7 +127,7 @@ CASES = {
 def test_every_kind_of_run_has_all_its_reports(tmp_path, name):
     done, _text, page = rendered(tmp_path, *CASES[name]())
     status = json.loads((tmp_path / "run" / "verdict.json").read_text())["status"]
-    word = _report.WORDS[status]
+    word = _report.UNLIMITED if name == "no limits" else _report.WORDS[status]
     assert page.text.index(word) < page.text.index("Checks")
     assert done.summary_lines[0].startswith(f"aorta: {word} ")
     assert done.stats["aorta_status"] == status
@@ -144,6 +144,12 @@ def test_every_kind_of_run_has_all_its_reports(tmp_path, name):
         "per rank",
         "per step",
         "collectives",
+        "collective sizes",
+        "stragglers",
+        "stragglers by step",
+        "outside steps",
+        "clocks",
+        "kernel kinds",
         "kernels",
         "warnings",
         "configuration",
@@ -158,10 +164,12 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert policy.startswith("default-src 'none'")
     assert not {"script", "link", "img", "iframe", "object", "embed", "form"} & {tag for tag, _a in page.tags}
     assert not [name for _tag, attributes in page.tags for name in attributes if name.startswith("on")]
-    assert not re.search(r"https?:|//[a-z]|@import|url\(", text)
+    definitions = f'<a class="small" href="{_report.DEFINITIONS}#'
+    assert definitions in text
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", text.replace(definitions, ""))
     for _tag, attributes in page.tags:
         assert "src" not in attributes
-    links = [link for link in page.values("a", "href") if not link.startswith("#")]
+    links = [link for link in page.values("a", "href") if not link.startswith(("#", _report.DEFINITIONS))]
     assert links
     assert all(not link.startswith("/") and ":" not in link for link in links)
 
@@ -275,6 +283,44 @@ def test_a_slow_node_is_named_as_such():
     assert view.hint.endswith("(2 more ranks marked below).")
 
 
+def test_passed_for_want_of_limits_does_not_look_like_passed(tmp_path):
+    done, text, page = rendered(tmp_path, *CASES["no limits"]())
+    assert done.summary_lines[0].startswith("aorta: COMPLETED, NO LIMITS SET ")
+    assert "no limits are set, so nothing was compared" in done.summary_lines[1]
+    assert '<header class="banner unlimited">' in text
+    assert "PASSED" not in page.text
+    assert done.stats["aorta_status"] == "passed"
+
+
+def test_no_check_of_a_failed_run_looks_met(tmp_path):
+    results = run.without_rank(run.results(), 6)
+    done, text, page = rendered(tmp_path, results, run.spec(**LIMITS), run.manifest(failure=run.FAILURE))
+    assert "✓ pass" not in page.text
+    assert page.text.count("not counted") == len(LIMITS)
+    assert text.count('<tr class="void">') == len(LIMITS)
+    found = [row[2].value for row in openpyxl.load_workbook(done.xlsx)["checks"].iter_rows(min_row=2)]
+    assert found == ["fail"] + ["not counted"] * len(LIMITS)
+
+
+def test_who_made_the_others_wait_and_why(tmp_path):
+    done, _text, page = rendered(tmp_path, run.results(64, 8, slow={42: 1.2}), run.spec(**LIMITS), run.manifest())
+    sheet = openpyxl.load_workbook(done.xlsx)["stragglers"]
+    header, first = (list(row) for row in sheet.iter_rows(max_row=2, values_only=True))
+    row = dict(zip(header, first, strict=True))
+    assert (row["rank"], row["node"], row["cause"]) == (42, "node5", "compute")
+    assert row["made others wait per step (ms)"] == pytest.approx(row["made others wait (ms)"] / 6)
+    assert sheet.max_row == 65
+    assert "42 node5 36 of 48 (0) 64.30 10.72 64.00 0.310 -0.010 0.000 0.420 compute" in page.text
+    assert "and 52 more, all of them in report.xlsx." in page.text
+
+
+def test_kinds_of_kernels_with_their_spread_over_ranks(tmp_path):
+    done, _text, page = rendered(tmp_path, run.results(slow={5: 1.12}), run.spec(**LIMITS), run.manifest())
+    assert "gemm 3 800 2,517 50.0 % 310.0 (310.0 to 347.2) +12.0 % rank 5 on node1" in page.text
+    sheet = openpyxl.load_workbook(done.xlsx)["kernel kinds"]
+    assert sheet.max_row == 1 + 3 * 9
+
+
 def test_512_ranks_stay_readable(tmp_path):
     results = run.results(512, 64, steps=50, slow={77: 1.12, 300: 1.2})
     _done, text, page = rendered(tmp_path, results, run.spec(max_avg_iteration_ms=90), run.manifest())
@@ -297,6 +343,12 @@ def hostile_run():
         straggler["node"] = name
     results["clock_offsets_us"] = dict.fromkeys(HOSTILE, 1.5)
     results["top_kernels"] = [{**results["top_kernels"][0], "name": name} for name in HOSTILE]
+    results["collective_sizes"] = [
+        {**results["collective_sizes"][0], "name": name, "group": name, "dtype": name} for name in HOSTILE
+    ]
+    results["kernel_kinds"] = [{**results["kernel_kinds"][0], "kind": name} for name in HOSTILE]
+    for row, name in zip(results["straggler_steps"], HOSTILE, strict=False):
+        row["node"] = name
     for collective, name in zip(results["collectives"], HOSTILE, strict=False):
         collective.update(name=name, group=name, dtype=name)
     results["warnings"] = [{"code": "events_skipped", "message": name, "file": name} for name in HOSTILE]
